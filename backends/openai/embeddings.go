@@ -1,14 +1,200 @@
 package openai
 
-import "aloft/backends"
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strconv"
 
-// AppendMergedEmbeddings appends one request body over all rows of reqs.
-func AppendMergedEmbeddings(dst []byte, model string, reqs []*backends.Request) []byte { return dst }
+	"aloft/backends"
 
-// SplitEmbeddings returns each row's raw embedding in index order and the prompt tokens (-1 = none).
-func SplitEmbeddings(reply []byte, rows int) ([][]byte, int, error) { return nil, -1, nil }
+	"github.com/tidwall/gjson"
+)
 
-// AppendEmbeddings appends one caller's reply.
+// AppendMergedEmbeddings appends one request over the rows of all reqs, in
+// order. Their MergeKeys must agree. Options and encoding are those of reqs[0]:
+// callers of one moment mostly use the same SDK, so mostly nothing needs
+// converting; "user" stays behind, since the rows are not all that user's.
+func AppendMergedEmbeddings(dst []byte, model string, reqs []*backends.Request) []byte {
+	dst = append(dst, `{"model":`...)
+	dst = gjson.AppendJSONString(dst, model)
+	dst = append(dst, `,"input":[`...)
+	n := 0
+	for _, req := range reqs {
+		for _, row := range req.Inputs {
+			if n++; n > 1 {
+				dst = append(dst, ',')
+			}
+			dst = append(dst, row...)
+		}
+	}
+	dst = append(dst, ']')
+	if len(reqs) > 0 {
+		gjson.Parse(alias(reqs[0].Body)).ForEach(func(key, v gjson.Result) bool {
+			if key.Type == gjson.String && (key.Str == "encoding_format" || !perCaller(key.Str)) {
+				dst = append(append(dst, ','), key.Raw...)
+				dst = append(append(dst, ':'), v.Raw...)
+			}
+			return true
+		})
+	}
+	return append(dst, '}')
+}
+
+// SplitEmbeddings returns the raw embedding of each row (an array of numbers or
+// a base64 string, aliasing reply) in index order, and the prompt tokens that
+// the engine counted, -1 if it did not say. A reply in which not every index
+// from 0 to rows-1 appears exactly once is an error: guessing would hand one
+// caller another's vector (research/gateways.md F8). Errors wrap
+// backends.ErrBadReply.
+func SplitEmbeddings(reply []byte, rows int) ([][]byte, int, error) {
+	root, bad := parse(reply)
+	if bad != nil {
+		return nil, -1, fmt.Errorf("embeddings reply of %d bytes is no JSON object: %w", len(reply), backends.ErrBadReply)
+	}
+	out, tokens := make([][]byte, rows), -1
+	var data gjson.Result
+	root.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
+		case "data":
+			data = v
+		case "usage":
+			if u, ok := usage(v); ok {
+				tokens = u.Prompt
+			}
+		}
+		return true
+	})
+	if !data.IsArray() {
+		return nil, -1, fmt.Errorf("embeddings reply has no data array: %w", backends.ErrBadReply)
+	}
+	n, err := 0, error(nil)
+	data.ForEach(func(_, item gjson.Result) bool {
+		err = splitRow(reply, item, out)
+		n++
+		return err == nil
+	})
+	if err == nil && n != rows {
+		err = fmt.Errorf("embeddings reply has %d rows, want %d: %w", n, rows, backends.ErrBadReply)
+	}
+	if err != nil {
+		return nil, -1, err
+	}
+	return out, tokens, nil
+}
+
+func splitRow(reply []byte, item gjson.Result, out [][]byte) error {
+	index, vector := -1, []byte(nil)
+	if item.IsObject() {
+		item.ForEach(func(key, v gjson.Result) bool {
+			switch {
+			case key.Str == "index" && v.Type == gjson.Number:
+				if n, err := strconv.Atoi(v.Raw); err == nil {
+					index = n
+				}
+			case key.Str == "embedding" && (v.IsArray() || v.Type == gjson.String && v.Str != ""):
+				vector = raw(reply, v)
+			}
+			return true
+		})
+	}
+	switch {
+	case index < 0 || index >= len(out):
+		return fmt.Errorf("embeddings reply has a row with index %d of %d: %w", index, len(out), backends.ErrBadReply)
+	case out[index] != nil:
+		return fmt.Errorf("embeddings reply has index %d twice: %w", index, backends.ErrBadReply)
+	case vector == nil:
+		return fmt.Errorf("embeddings reply has no vector at index %d: %w", index, backends.ErrBadReply)
+	}
+	out[index] = vector
+	return nil
+}
+
+// AppendEmbeddings appends one caller's reply over rows that SplitEmbeddings
+// returned, indexed from 0, each in the encoding asked for. promptTokens below
+// 0 is written as 0. Errors wrap backends.ErrBadReply; dst is then useless.
 func AppendEmbeddings(dst []byte, model string, rows [][]byte, promptTokens int, base64 bool) ([]byte, error) {
-	return dst, nil
+	dst = append(dst, `{"object":"list","data":[`...)
+	var err error
+	for i, row := range rows {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"object":"embedding","index":`...)
+		dst = strconv.AppendInt(dst, int64(i), 10)
+		dst = append(dst, `,"embedding":`...)
+		if dst, err = appendVector(dst, row, base64); err != nil {
+			return dst, fmt.Errorf("row %d: %w", i, err)
+		}
+		dst = append(dst, '}')
+	}
+	dst = append(dst, `],"model":`...)
+	dst = gjson.AppendJSONString(dst, model)
+	dst = append(dst, `,"usage":{"prompt_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(max(promptTokens, 0)), 10)
+	dst = append(dst, `,"total_tokens":`...)
+	dst = strconv.AppendInt(dst, int64(max(promptTokens, 0)), 10)
+	return append(dst, "}}"...), nil
+}
+
+func appendVector(dst, row []byte, base64 bool) ([]byte, error) {
+	switch isBase64 := len(row) > 0 && row[0] == '"'; {
+	case len(row) == 0:
+		return dst, fmt.Errorf("empty embedding: %w", backends.ErrBadReply)
+	case isBase64 == base64:
+		return append(dst, row...), nil
+	case base64:
+		return appendBase64(dst, row)
+	}
+	return appendFloats(dst, row)
+}
+
+// appendBase64 turns a JSON array of numbers into little-endian float32, base64.
+func appendBase64(dst, row []byte) ([]byte, error) {
+	bits := make([]byte, 0, len(row)/2)
+	bad := ""
+	gjson.Parse(alias(row)).ForEach(func(_, v gjson.Result) bool {
+		f, err := strconv.ParseFloat(v.Raw, 32)
+		if v.Type != gjson.Number || err != nil {
+			bad = v.Raw
+			return false
+		}
+		bits = binary.LittleEndian.AppendUint32(bits, math.Float32bits(float32(f)))
+		return true
+	})
+	if bad != "" {
+		return dst, fmt.Errorf("embedding has %.20q among its numbers: %w", bad, backends.ErrBadReply)
+	}
+	dst = append(dst, '"')
+	dst = base64.StdEncoding.AppendEncode(dst, bits)
+	return append(dst, '"'), nil
+}
+
+// appendFloats turns base64 of little-endian float32 into a JSON array with the
+// shortest digits that give the same float32 back.
+func appendFloats(dst, row []byte) ([]byte, error) {
+	text := gjson.Parse(alias(row)).Str // undoes "\/", which some encoders write
+	bits, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(bits)%4 != 0 || len(bits) == 0 {
+		return dst, fmt.Errorf("embedding is no base64 of float32: %w", backends.ErrBadReply)
+	}
+	dst = append(dst, '[')
+	for i := 0; i < len(bits); i += 4 {
+		f := float64(math.Float32frombits(binary.LittleEndian.Uint32(bits[i:])))
+		if math.IsNaN(f) || math.IsInf(f, 0) {
+			return dst, fmt.Errorf("embedding has %v at %d: %w", f, i/4, backends.ErrBadReply)
+		}
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = AppendFloat32(dst, float32(f))
+	}
+	return append(dst, ']'), nil
+}
+
+// AppendFloat32 appends a finite float as JSON, shortest form that reads back
+// the same.
+func AppendFloat32(dst []byte, f float32) []byte {
+	return strconv.AppendFloat(dst, float64(f), 'g', -1, 32)
 }

@@ -1,9 +1,21 @@
 package openai
 
-import "strconv"
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+)
+
+// The codes of 400 answers (research/gateways.md 4a).
+const (
+	CodeMissing = "missing_required_parameter"
+	CodeType    = "invalid_type"
+	CodeValue   = "invalid_value"
+)
 
 // Error is an API error in OpenAI's shape. Param and Code are null on the wire
-// when empty.
+// when they are "".
 type Error struct {
 	Status                     int
 	Message, Type, Param, Code string
@@ -12,5 +24,31 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return strconv.Itoa(e.Status) + " " + e.Message }
 
-// AppendError appends {"error":{...}} with all four fields present.
-func AppendError(dst []byte, e *Error) []byte { return dst }
+// Invalid is a 400 about one parameter; param and code may be "".
+func Invalid(param, code, format string, args ...any) *Error {
+	return &Error{
+		Status: 400, Type: "invalid_request_error", Param: param, Code: code,
+		Message: fmt.Sprintf(format, args...),
+	}
+}
+
+// AppendError appends {"error":{…}}. All four fields are there, since SDKs and
+// tools index them without asking.
+func AppendError(dst []byte, e *Error) []byte {
+	dst = append(dst, `{"error":{"message":`...)
+	dst = gjson.AppendJSONString(dst, e.Message)
+	dst = append(dst, `,"type":`...)
+	dst = gjson.AppendJSONString(dst, e.Type)
+	dst = append(dst, `,"param":`...)
+	dst = appendOrNull(dst, e.Param)
+	dst = append(dst, `,"code":`...)
+	dst = appendOrNull(dst, e.Code)
+	return append(dst, "}}"...)
+}
+
+func appendOrNull(dst []byte, s string) []byte {
+	if s == "" {
+		return append(dst, "null"...)
+	}
+	return gjson.AppendJSONString(dst, s)
+}

@@ -6,25 +6,61 @@
 // except the value of "model" (research/gateways.md F13).
 package openai
 
-import "aloft/backends"
+import (
+	"bytes"
+	"unsafe"
 
-// Scan is what routing needs from a request body, found without decoding the rest.
-type Scan struct {
-	Model     string
-	Stream    bool
-	WantUsage bool     // stream_options.include_usage
-	MaxTokens int      // max_completion_tokens, max_tokens; 0 = not given
-	Inputs    [][]byte // embeddings: raw JSON value of each row (string or int array); aliases body
-	MergeKey  string   // embeddings: the options that must agree for merging
-	Base64    bool     // embeddings: encoding_format base64 asked for
-	Text      [][]byte // raw JSON strings whose tokens make the prompt
+	"github.com/tidwall/gjson"
+)
+
+// maxDepth bounds nesting. The validator recurses, so a body of a few million
+// brackets would otherwise overflow the stack, which no recover catches.
+const maxDepth = 1000
+
+// alias views b as a string without a copy. The string must not outlive b and b
+// must not change meanwhile; both hold inside this package's calls.
+func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// parse checks that body is one JSON object and returns it, aliasing body.
+func parse(body []byte) (gjson.Result, *Error) {
+	if tooDeep(body) {
+		return gjson.Result{}, Invalid("", "", "the request body is nested more than %d deep", maxDepth)
+	}
+	if !gjson.ValidBytes(body) {
+		return gjson.Result{}, Invalid("", "", "the request body is not valid JSON")
+	}
+	root := gjson.Parse(alias(body))
+	if !root.IsObject() {
+		return gjson.Result{}, Invalid("", "", "the request body must be a JSON object")
+	}
+	return root, nil
 }
 
-// ScanRequest checks body and finds what routing needs; an error is an *Error.
-func ScanRequest(e backends.Endpoint, body []byte) (Scan, error) { return Scan{}, nil }
+// tooDeep walks the body only when it has enough brackets to matter.
+func tooDeep(body []byte) bool {
+	if bytes.Count(body, []byte{'['})+bytes.Count(body, []byte{'{'}) <= maxDepth {
+		return false
+	}
+	depth, inString := 0, false
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '[' || c == '{':
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case c == ']' || c == '}':
+			depth--
+		}
+	}
+	return false
+}
 
-// SetModel appends body to dst with the top-level "model" value replaced.
-func SetModel(dst, body []byte, model string) ([]byte, error) { return append(dst, body...), nil }
-
-// ForceUsage appends body to dst with stream_options.include_usage set to true.
-func ForceUsage(dst, body []byte) ([]byte, error) { return append(dst, body...), nil }
+// raw is the part of body that v was read from.
+func raw(body []byte, v gjson.Result) []byte {
+	return body[v.Index : v.Index+len(v.Raw) : v.Index+len(v.Raw)]
+}

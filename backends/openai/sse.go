@@ -1,36 +1,134 @@
 package openai
 
-import "io"
+import (
+	"bytes"
+	"fmt"
+	"io"
 
-// Events frames SSE over a reader.
-type Events struct{}
+	"aloft/backends"
+)
 
-// NewEvents reads events of at most maxEvent bytes from r.
-func NewEvents(r io.Reader, maxEvent int) *Events { return &Events{} }
-
-// Next returns one whole event.
-func (e *Events) Next() (event []byte, err error) { return nil, io.EOF }
-
-// Data returns the payload of an event's data lines.
-func Data(event []byte) []byte { return nil }
-
-// IsDone reports whether data is the closing [DONE].
-func IsDone(data []byte) bool { return false }
-
-// Chunk is what a relay needs to know of one streamed event.
-type Chunk struct {
-	Content, Finished, UsageOnly, Failed bool
-	PromptTokens, CompletionTokens       int
+// Events cuts a byte stream into server-sent events, whatever the sizes of the
+// reads beneath. Lines may end in LF or CRLF (a lone CR, which the standard
+// also allows, is used by no engine and is taken as text). Comments and blank
+// lines between events are skipped.
+type Events struct {
+	r          io.Reader
+	max        int
+	buf        []byte
+	start, end int   // buf[start:end] is read but not handed out
+	err        error // of r, kept until the bytes before it are used up
 }
 
-// ScanChunk reads a chunk's facts.
-func ScanChunk(data []byte) Chunk { return Chunk{} }
+// NewEvents reads events of at most maxEvent bytes from r.
+func NewEvents(r io.Reader, maxEvent int) *Events {
+	return &Events{r: r, max: maxEvent, buf: make([]byte, min(4096, max(maxEvent, 1)))}
+}
 
-// Usage is a reply's token count.
-type Usage struct{ Prompt, Completion, Total int }
+// Next returns one whole event: its lines, each ended by "\n", and a blank line.
+// It is valid until the next call. io.EOF means that the stream ended between
+// events, io.ErrUnexpectedEOF inside one; an event over the limit wraps
+// backends.ErrBadReply; other errors are the reader's.
+func (e *Events) Next() (event []byte, err error) {
+	// The event is built in place: buf[start:out]. It only loses bytes (CRs,
+	// comments), so out never passes pos, where the next line begins.
+	out, pos, scan := e.start, e.start, e.start
+	for {
+		i := bytes.IndexByte(e.buf[scan:e.end], '\n')
+		if i < 0 {
+			scan = e.end
+			shift, err := e.fill()
+			out, pos, scan = out-shift, pos-shift, scan-shift
+			switch {
+			case err == io.EOF && pos == e.end && out == e.start:
+				return nil, io.EOF
+			case err == io.EOF:
+				return nil, io.ErrUnexpectedEOF
+			case err != nil:
+				return nil, err
+			}
+			continue
+		}
+		line := bytes.TrimSuffix(e.buf[pos:scan+i], []byte{'\r'})
+		pos = scan + i + 1
+		scan = pos
+		switch {
+		case len(line) == 0 && out > e.start:
+			e.buf[out] = '\n'
+			event = e.buf[e.start : out+1 : out+1]
+			e.start = pos
+			return event, nil
+		case len(line) > 0 && line[0] != ':':
+			out += copy(e.buf[out:], line)
+			e.buf[out] = '\n'
+			out++
+		case out == e.start: // nothing of an event yet: forget what was skipped
+			e.start, out = pos, pos
+		}
+	}
+}
 
-// ScanUsage finds the usage of a whole reply.
-func ScanUsage(body []byte) (Usage, bool) { return Usage{}, false }
+// fill reads once more. shift is by how much the unread bytes moved.
+func (e *Events) fill() (shift int, err error) {
+	if e.err != nil {
+		return 0, e.err
+	}
+	if e.end-e.start >= e.max {
+		return 0, fmt.Errorf("event over %d bytes: %w", e.max, backends.ErrBadReply)
+	}
+	if e.end == len(e.buf) {
+		if shift = e.start; shift == 0 {
+			e.buf = append(e.buf, make([]byte, min(len(e.buf), e.max-len(e.buf)))...)
+		} else {
+			copy(e.buf, e.buf[e.start:e.end])
+			e.start, e.end = 0, e.end-shift
+		}
+	}
+	for range 100 {
+		var n int
+		n, e.err = e.r.Read(e.buf[e.end:])
+		if e.end += n; n > 0 {
+			return shift, nil
+		}
+		if e.err != nil {
+			return shift, e.err
+		}
+	}
+	return shift, io.ErrNoProgress
+}
 
-// AppendEvent appends data as one event.
-func AppendEvent(dst, data []byte) []byte { return dst }
+// Data returns the payload of an event: the text of its data lines, joined by
+// "\n" where there are several. It aliases the event when there is one.
+func Data(event []byte) []byte {
+	var data []byte
+	found := false
+	for len(event) > 0 {
+		line := event
+		if i := bytes.IndexByte(event, '\n'); i >= 0 {
+			line, event = event[:i], event[i+1:]
+		} else {
+			event = nil
+		}
+		value, ok := bytes.CutPrefix(line, []byte("data:"))
+		if !ok {
+			continue
+		}
+		value = bytes.TrimPrefix(value, []byte{' '})
+		if !found {
+			data, found = value[:len(value):len(value)], true
+			continue
+		}
+		data = append(append(data, '\n'), value...)
+	}
+	return data
+}
+
+// IsDone reports whether data is the payload that closes a stream.
+func IsDone(data []byte) bool { return string(bytes.TrimSpace(data)) == "[DONE]" }
+
+// AppendEvent appends data as one event. data must be one line.
+func AppendEvent(dst, data []byte) []byte {
+	dst = append(dst, "data: "...)
+	dst = append(dst, data...)
+	return append(dst, "\n\n"...)
+}
