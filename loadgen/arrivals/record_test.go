@@ -1,0 +1,177 @@
+package arrivals
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRecordsRoundTripSorted(t *testing.T) {
+	in := []Record{
+		{Offset: 2 * time.Second, Endpoint: "chat", Model: "m", Tenant: "acme", Class: "interactive", InputTokens: 12, OutputTokens: 30},
+		{Offset: time.Second, Endpoint: "embeddings", Model: "e", InputTokens: 6},
+	}
+	var buf bytes.Buffer
+	w := NewWriter(&buf)
+	for _, r := range in {
+		if err := w.Write(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	first := `{"offset_ns":2000000000,"endpoint":"chat","model":"m","tenant":"acme","class":"interactive","input_tokens":12,"output_tokens":30}`
+	if line, _, _ := strings.Cut(buf.String(), "\n"); line != first {
+		t.Errorf("line is %s\nwant    %s", line, first)
+	}
+	out, err := Read(&buf, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []Record{in[1], in[0]}; !slices.Equal(out, want) {
+		t.Errorf("read %v, want %v", out, want)
+	}
+	plan, err := Replay("trace", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []time.Duration{time.Second, 2 * time.Second}; !slices.Equal(plan.Offsets, want) {
+		t.Errorf("replay at %v, want %v", plan.Offsets, want)
+	}
+	if _, err := Replay("trace", in); err == nil {
+		t.Error("replay took records that are out of order")
+	}
+}
+
+func TestReadSaysWhereAndKeepsTheRest(t *testing.T) {
+	good := `{"offset_ns":5,"endpoint":"chat","input_tokens":1,"output_tokens":1}` + "\n"
+	for name, c := range map[string]struct{ in, want string }{
+		"cut off by a crash": {good + "\n" + good[:30], "line 3: unexpected end"},
+		"negative":           {good + `{"offset_ns":-1,"endpoint":"chat"}`, "line 2: offset -1ns"},
+		"no endpoint":        {good + `{"offset_ns":1}`, "line 2: no endpoint"},
+		"endless line":       {good + strings.Repeat("x", maxLine+1), "token too long"},
+	} {
+		got, err := Read(strings.NewReader(c.in), 0)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
+		}
+		if len(got) != 1 {
+			t.Errorf("%s: kept %d records, want the 1 before the mistake", name, len(got))
+		}
+	}
+	if _, err := Read(strings.NewReader(good+good), 1); err == nil || !strings.Contains(err.Error(), "more than 1 records") {
+		t.Errorf("limit: error %v", err)
+	}
+	if err := NewWriter(&bytes.Buffer{}).Write(Record{Endpoint: "chat", InputTokens: -1}); err == nil {
+		t.Error("wrote a record with negative tokens")
+	}
+}
+
+func TestReadAzure(t *testing.T) {
+	got, err := ReadAzure(strings.NewReader("TIMESTAMP,ContextTokens,GeneratedTokens\r\n"+
+		"2023-11-16 18:17:03.9799600,4808,10\r\n2023-11-16 18:17:04.0319600,3180,8\r\n"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Record{
+		{Endpoint: "chat", InputTokens: 4808, OutputTokens: 10},
+		{Offset: 52 * time.Millisecond, Endpoint: "chat", InputTokens: 3180, OutputTokens: 8},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("read %v, want %v", got, want)
+	}
+	for name, c := range map[string]struct{ in, want string }{
+		"empty":   {"", "header"},
+		"columns": {"a,b,c\n", `columns ["a" "b" "c"]`},
+		"time":    {"TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "line 2"},
+		"tokens":  {"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,1,-1\n", "line 2"},
+		"columns missing": {"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,1\n",
+			"wrong number of fields"},
+	} {
+		if _, err := ReadAzure(strings.NewReader(c.in), 0); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
+		}
+	}
+}
+
+// The published traces, against the figures counted when they were collected.
+func TestReadAzureTraces(t *testing.T) {
+	shared := os.Getenv("ALOFT_SHARED")
+	if shared == "" {
+		t.Skip("ALOFT_SHARED is not set: the Azure traces are not at hand")
+	}
+	for _, c := range []struct {
+		file string
+		rows int
+		rate float64 // per second
+		cv   float64 // of the gaps
+	}{
+		{"AzureLLMInferenceTrace_code.csv", 8819, 2.57, 13.2},
+		{"AzureLLMInferenceTrace_conv.csv", 19366, 5.53, 1.09},
+	} {
+		path := filepath.Join(shared, "traces", "azure-llm-2023", c.file)
+		f, err := os.Open(path)
+		if err != nil {
+			t.Skipf("trace is not at hand: %v", err)
+		}
+		records, err := ReadAzure(f, 0)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := Replay("azure", records)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rate := float64(len(records)) / plan.End().Seconds()
+		_, cv := gaps(plan.Offsets)
+		if len(records) != c.rows || math.Abs(rate-c.rate) > 0.01 || math.Abs(cv-c.cv) > 0.05 {
+			t.Errorf("%s: %d rows, %.2f/s, CV %.2f; want %d, %.2f, %.2f", c.file, len(records), rate, cv, c.rows, c.rate, c.cv)
+		}
+	}
+}
+
+// Whatever is read, is read again the same after writing it.
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"offset_ns":5,"endpoint":"chat","model":"m","input_tokens":1,"output_tokens":1}` + "\n\n{}"))
+	f.Add([]byte(`{"offset_ns":9223372036854775807,"endpoint":"x"}`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		records, _ := Read(bytes.NewReader(in), 1000)
+		var buf bytes.Buffer
+		w := NewWriter(&buf)
+		for _, r := range records {
+			if err := w.Write(r); err != nil {
+				t.Fatalf("read %+v, which cannot be written: %v", r, err)
+			}
+		}
+		w.Flush()
+		again, err := Read(&buf, 1000)
+		if err != nil || !slices.Equal(records, again) {
+			t.Fatalf("read %v, then %v (%v)", records, again, err)
+		}
+		if len(records) > 0 {
+			if plan, err := Replay("x", records); err != nil || plan.End() <= 0 {
+				t.Fatalf("replay ends at %v: %v", plan.End(), err)
+			}
+		}
+	})
+}
+
+func FuzzReadAzure(f *testing.F) {
+	f.Add([]byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"))
+	f.Add([]byte("TIMESTAMP,ContextTokens,GeneratedTokens\n0001-01-01 00:00:00,1,1\n9999-01-01 00:00:00,1,1\n"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		records, err := ReadAzure(bytes.NewReader(in), 1000)
+		for _, r := range records {
+			if cerr := r.check(); cerr != nil {
+				t.Fatalf("let pass %+v: %v (%v)", r, cerr, err)
+			}
+		}
+	})
+}
