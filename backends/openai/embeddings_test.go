@@ -1,0 +1,141 @@
+package openai
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"aloft/backends"
+)
+
+func TestMergedEmbeddings(t *testing.T) {
+	req := func(body string) *backends.Request {
+		s, err := ScanRequest(backends.Embeddings, []byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &backends.Request{Body: []byte(body), Inputs: s.Inputs, MergeKey: s.MergeKey}
+	}
+	got := string(AppendMergedEmbeddings(nil, "e", []*backends.Request{
+		req(`{"model":"x","input":["a", "b"],"user":"u","dimensions":8,"encoding_format":"base64"}`),
+		req(`{"input":"c","model":"x","dimensions":8}`),
+		req(`{"input":[1,2],"model":"x","dimensions":8}`),
+	}))
+	want := `{"model":"e","input":["a","b","c",[1,2]],"dimensions":8,"encoding_format":"base64"}`
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestSplitEmbeddings(t *testing.T) {
+	rows, tokens, err := SplitEmbeddings([]byte(`{"object":"list","data":[
+		{"index":1,"embedding":"AACAPw=="},{"embedding":[0.5, -1e-3],"index":0}],"usage":{"prompt_tokens":7,"total_tokens":7}}`), 2)
+	if err != nil || tokens != 7 || string(rows[0]) != `[0.5, -1e-3]` || string(rows[1]) != `"AACAPw=="` {
+		t.Errorf("rows %q, tokens %d, %v", rows, tokens, err)
+	}
+	if _, tokens, err = SplitEmbeddings([]byte(`{"data":[{"index":0,"embedding":[1]}]}`), 1); tokens != -1 || err != nil {
+		t.Errorf("tokens %d, %v, want -1 without usage", tokens, err)
+	}
+	for _, reply := range []string{
+		``, `[]`, `{}`, `{"data":{}}`, `{"error":{"message":"x"}}`, `{"data":[]}`,
+		`{"data":[{"index":0,"embedding":[1]}]}`,
+		`{"data":[{"index":0,"embedding":[1]},{"index":0,"embedding":[1]}]}`,
+		`{"data":[{"index":0,"embedding":[1]},{"index":2,"embedding":[1]}]}`,
+		`{"data":[{"index":0,"embedding":[1]},{"index":-1,"embedding":[1]}]}`,
+		`{"data":[{"index":0,"embedding":[1]},{"embedding":[1]}]}`,
+		`{"data":[{"index":0,"embedding":[1]},{"index":1}]}`,
+		`{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":null}]}`,
+		`{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":""}]}`,
+		`{"data":[{"index":0,"embedding":[1]},7]}`,
+		`{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[2]},{"index":1,"embedding":[2]}]}`,
+	} {
+		if rows, _, err := SplitEmbeddings([]byte(reply), 2); !errors.Is(err, backends.ErrBadReply) || rows != nil {
+			t.Errorf("%s: %q, %v, want ErrBadReply", reply, rows, err)
+		}
+	}
+}
+
+func TestAppendEmbeddings(t *testing.T) {
+	rows := [][]byte{[]byte(`[1, -0.5]`), []byte(`"AACAPwAAAL8="`), []byte(`"AACAPwAAAL8\u003d"`)}
+	got, err := AppendEmbeddings(nil, "m", rows[:2], 3, false)
+	want := `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[1, -0.5]},` +
+		`{"object":"embedding","index":1,"embedding":[1,-0.5]}],"model":"m","usage":{"prompt_tokens":3,"total_tokens":3}}`
+	if err != nil || string(got) != want {
+		t.Errorf("got  %s, %v\nwant %s", got, err, want)
+	}
+	got, err = AppendEmbeddings(nil, "m", rows[:2], -1, true)
+	want = `{"object":"list","data":[{"object":"embedding","index":0,"embedding":"AACAPwAAAL8="},` +
+		`{"object":"embedding","index":1,"embedding":"AACAPwAAAL8="}],"model":"m","usage":{"prompt_tokens":0,"total_tokens":0}}`
+	if err != nil || string(got) != want {
+		t.Errorf("got  %s, %v\nwant %s", got, err, want)
+	}
+	if got, err = AppendEmbeddings(nil, "m", rows[2:], 0, false); err != nil || !strings.Contains(string(got), "[1,-0.5]") {
+		t.Errorf("escaped base64: %s, %v", got, err)
+	}
+	for _, bad := range []struct {
+		row    string
+		base64 bool
+	}{
+		{`[1,null]`, true}, {`[1,"2"]`, true}, {`[1e99]`, true}, {`"AAA"`, false}, {`"AAAA"`, false}, {`""`, false},
+		{`"AADAfw=="`, false}, {`"AACAfw=="`, false}, {``, true},
+	} {
+		if _, err := AppendEmbeddings(nil, "m", [][]byte{[]byte(bad.row)}, 0, bad.base64); !errors.Is(err, backends.ErrBadReply) {
+			t.Errorf("%s: %v, want ErrBadReply", bad.row, err)
+		}
+	}
+}
+
+// Every float32 an engine can send survives float text and base64 in a circle.
+func TestEncodingsRoundTrip(t *testing.T) {
+	for _, f := range []float32{0, 1, -1, 0.1, math.MaxFloat32, math.SmallestNonzeroFloat32, 1e-38, 16777217, -3.4e-5} {
+		row := append(AppendFloat32([]byte{'['}, f), ']')
+		b64, err := appendVector(nil, row, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := appendVector(nil, b64, false)
+		if err != nil || string(back) != string(row) {
+			t.Errorf("%s became %s, %v", row, back, err)
+		}
+	}
+}
+
+func FuzzSplitEmbeddings(f *testing.F) {
+	f.Add([]byte(`{"data":[{"index":1,"embedding":"AACAPw=="},{"embedding":[0.5],"index":0}],"usage":{"prompt_tokens":7}}`), 2)
+	f.Add([]byte(`{"data":[{"index":0,"embedding":[1e400,{},[]]}]}`), 1)
+	f.Add([]byte(`{"data":[{"index":0,"embedding":"A\/=="}]}`), 1)
+	f.Fuzz(func(t *testing.T, reply []byte, n int) {
+		if n < 0 || n > 64 {
+			return
+		}
+		rows, _, err := SplitEmbeddings(reply, n)
+		if err != nil {
+			if !errors.Is(err, backends.ErrBadReply) || rows != nil {
+				t.Fatalf("%v, %d rows", err, len(rows))
+			}
+			return
+		}
+		for _, base64 := range []bool{false, true} {
+			out, err := AppendEmbeddings(nil, "m", rows, 1, base64)
+			if err != nil {
+				continue
+			}
+			if !json.Valid(out) {
+				t.Fatalf("%q gave %q", reply, out)
+			}
+			if again, _, err := SplitEmbeddings(out, n); err != nil || len(again) != n {
+				t.Fatalf("own reply %q does not split: %v", out, err)
+			}
+		}
+	})
+}
+
+func BenchmarkAppendEmbeddingsToBase64(b *testing.B) {
+	row := []byte("[" + strings.Repeat("-0.012345678,", 383) + "0.5]")
+	var dst []byte
+	for b.Loop() {
+		dst, _ = AppendEmbeddings(dst[:0], "m", [][]byte{row}, 1, true)
+	}
+}

@@ -1,0 +1,205 @@
+package openai
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"aloft/backends"
+)
+
+func TestEvents(t *testing.T) {
+	for _, tc := range []struct {
+		name, in string
+		want     []string
+		end      error
+	}{
+		{"plain", "data: a\n\ndata: b\n\n", []string{"data: a\n\n", "data: b\n\n"}, io.EOF},
+		{"crlf", "data: a\r\n\r\ndata: b\r\n\r\n", []string{"data: a\n\n", "data: b\n\n"}, io.EOF},
+		{"comments", ": ping\n\ndata: a\n: in between\nid: 1\n\n:\n", []string{"data: a\nid: 1\n\n"}, io.EOF},
+		{"blank lines", "\n\r\n\ndata: a\n\n\n\n", []string{"data: a\n\n"}, io.EOF},
+		{"several lines", "event: x\ndata: a\ndata: b\n\n", []string{"event: x\ndata: a\ndata: b\n\n"}, io.EOF},
+		{"empty", "", nil, io.EOF},
+		{"cut", "data: a\n\ndata: b", []string{"data: a\n\n"}, io.ErrUnexpectedEOF},
+		{"cut after line", "data: a\n\ndata: b\n", []string{"data: a\n\n"}, io.ErrUnexpectedEOF},
+		{"cut in comment", ": pi", nil, io.ErrUnexpectedEOF},
+		{"too big", "data: a\n\ndata: " + strings.Repeat("x", 64) + "\n\n", []string{"data: a\n\n"}, backends.ErrBadReply},
+		{"as big as allowed", "data: " + strings.Repeat("x", 56) + "\n\n", []string{"data: " + strings.Repeat("x", 56) + "\n\n"}, io.EOF},
+		{"utf8", "data: é\U0001F6E9\n\n", []string{"data: é\U0001F6E9\n\n"}, io.EOF},
+	} {
+		for how, r := range map[string]io.Reader{
+			"whole": strings.NewReader(tc.in), "bytes": iotest.OneByteReader(strings.NewReader(tc.in)),
+			"halves": iotest.HalfReader(strings.NewReader(tc.in)), "eof with data": iotest.DataErrReader(strings.NewReader(tc.in)),
+		} {
+			e := NewEvents(r, 64)
+			var got []string
+			ev, err := e.Next()
+			for ; err == nil; ev, err = e.Next() {
+				got = append(got, string(ev))
+			}
+			if strings.Join(got, "|") != strings.Join(tc.want, "|") || !errors.Is(err, tc.end) {
+				t.Errorf("%s by %s: %q, %v\nwant %q, %v", tc.name, how, got, err, tc.want, tc.end)
+			}
+		}
+	}
+}
+
+func TestEventsKeepsTheReadersError(t *testing.T) {
+	reset := errors.New("reset")
+	e := NewEvents(io.MultiReader(strings.NewReader("data: a\n\ndata: b"), iotest.ErrReader(reset)), 100)
+	if ev, err := e.Next(); err != nil || string(ev) != "data: a\n\n" {
+		t.Fatalf("%q, %v", ev, err)
+	}
+	for range 2 {
+		if _, err := e.Next(); err != reset {
+			t.Fatalf("error %v, want the reader's, also when asked again", err)
+		}
+	}
+}
+
+func TestDataAndDone(t *testing.T) {
+	for event, want := range map[string]string{
+		"data: a\n\n": "a", "data:a\n\n": "a", "data:  a\n\n": " a", "data: a\ndata: b\n\n": "a\nb", "id: 1\n\n": "",
+		"data:\ndata: b\n\n": "\nb", "event: x\ndata: {}\n\n": "{}", "data: x": "x",
+	} {
+		if got := string(Data([]byte(event))); got != want {
+			t.Errorf("%q: %q, want %q", event, got, want)
+		}
+	}
+	if !IsDone([]byte("[DONE]")) || !IsDone([]byte(" [DONE] ")) || IsDone([]byte(`{"a":"[DONE]"}`)) || IsDone(nil) {
+		t.Error("IsDone")
+	}
+}
+
+func TestScanChunk(t *testing.T) {
+	for data, want := range map[string]Chunk{
+		`{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`:         {},
+		`{"choices":[{"index":0,"delta":{"role":"assistant"},"finish_reason":null}]}`: {},
+		`{"choices":[{"index":0,"delta":{"content":"é\n"}}],"usage":null}`:            {Content: true},
+		`{"choices":[{"index":0,"delta":{"reasoning_content":"x"}}]}`:                 {Content: true},
+		`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}`:              {Content: true},
+		`{"choices":[{"index":0,"delta":{"tool_calls":[],"refusal":null}}]}`:          {},
+		`{"choices":[{"index":0,"delta":{}},{"index":1,"delta":{"content":"x"}}]}`:    {Content: true},
+		`{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`:                 {Finished: true},
+		`{"choices":[{"text":"x","finish_reason":"length"}],"usage":{"prompt_tokens":3,"completion_tokens":2}}`: {
+			Content: true, Finished: true, PromptTokens: 3, CompletionTokens: 2},
+		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`: {
+			UsageOnly: true, PromptTokens: 3, CompletionTokens: 2},
+		`{"choices":[],"prompt_filter_results":[]}`:   {}, // Azure's first frame
+		`{"error":{"message":"x"}}`:                   {Failed: true},
+		`{"error":null,"choices":[]}`:                 {},
+		`{"object":"error","message":"x","code":500}`: {Failed: true},
+		`[DONE]`: {}, ``: {}, `{"choices":[`: {}, `{"choices":7}`: {}, `nonsense`: {},
+	} {
+		if got := ScanChunk([]byte(data)); got != want {
+			t.Errorf("%s\ngot  %+v\nwant %+v", data, got, want)
+		}
+	}
+}
+
+func TestScanUsage(t *testing.T) {
+	for body, want := range map[string]Usage{
+		`{"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":8,"prompt_tokens_details":{"cached_tokens":2}}}`: {3, 4, 8},
+		`{"usage":{"prompt_tokens":3}}`: {3, 0, 3},
+		`{"x":{"usage":{"prompt_tokens":3}},"usage":{"prompt_tokens":1,"completion_tokens":null}}`: {1, 0, 1},
+	} {
+		if got, ok := ScanUsage([]byte(body)); !ok || got != want {
+			t.Errorf("%s: %+v, %v, want %+v", body, got, ok, want)
+		}
+	}
+	for _, body := range []string{``, `{}`, `{"usage":null}`, `{"usage":{}}`, `{"usage":{"prompt_tokens":-1}}`} {
+		if got, ok := ScanUsage([]byte(body)); ok {
+			t.Errorf("%s: %+v, want none", body, got)
+		}
+	}
+}
+
+// One event runs through these per generated token.
+func TestHotPathAllocs(t *testing.T) {
+	payload := []byte(`{"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"word"},"finish_reason":null}]}`)
+	var buf []byte
+	buf = AppendEvent(buf[:0], payload)
+	if n := testing.AllocsPerRun(100, func() { buf = AppendEvent(buf[:0], payload) }); n != 0 {
+		t.Errorf("AppendEvent: %v allocations, want 0", n)
+	}
+	if n := testing.AllocsPerRun(100, func() { ScanChunk(payload) }); n != 0 {
+		t.Errorf("ScanChunk: %v allocations, want 0", n)
+	}
+	r := &repeat{event: AppendEvent(nil, payload)}
+	e := NewEvents(r, 1<<16)
+	if n := testing.AllocsPerRun(1000, func() {
+		ev, err := e.Next()
+		if err != nil || !bytes.Equal(Data(ev), payload) {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("Events.Next and Data: %v allocations, want 0", n)
+	}
+}
+
+// repeat is an endless stream of one event.
+type repeat struct {
+	event []byte
+	at    int
+}
+
+func (r *repeat) Read(p []byte) (int, error) {
+	n := copy(p, r.event[r.at:])
+	r.at = (r.at + n) % len(r.event)
+	return n, nil
+}
+
+func FuzzEvents(f *testing.F) {
+	for _, s := range []string{"data: a\n\n", ": c\r\n\r\ndata: b\r\ndata: c\r\n\r\n", "data: x", "\n\n\n", "data:\n\nid:1\n:\n\n"} {
+		f.Add([]byte(s), 7)
+	}
+	f.Fuzz(func(t *testing.T, in []byte, step int) {
+		read := func(r io.Reader) (out []byte, n int, err error) {
+			for e := NewEvents(r, 256); ; n++ {
+				ev, err := e.Next()
+				if err != nil {
+					return out, n, err
+				}
+				if !bytes.HasSuffix(ev, []byte("\n\n")) || bytes.Count(ev, []byte("\n\n")) != 1 || ev[0] == ':' || len(ev) > 256 {
+					t.Fatalf("event %q of %q", ev, in)
+				}
+				ScanChunk(Data(ev))
+				out = append(out, ev...)
+			}
+		}
+		whole, n, err := read(bytes.NewReader(in))
+		small, m, err2 := read(&stepReader{in, max(1, step%32)})
+		// Only where a limit is met may the sizes of reads show.
+		if !errors.Is(err, backends.ErrBadReply) && !errors.Is(err2, backends.ErrBadReply) && (!bytes.Equal(whole, small) || err != err2 || n != m) {
+			t.Fatalf("%q: whole %q %v, in steps %q %v", in, whole, err, small, err2)
+		}
+		if again, k, err := read(bytes.NewReader(whole)); !bytes.Equal(again, whole) || err != io.EOF || k != n {
+			t.Fatalf("%q reads back as %q, %v", whole, again, err)
+		}
+	})
+}
+
+type stepReader struct {
+	in   []byte
+	step int
+}
+
+func (r *stepReader) Read(p []byte) (int, error) {
+	if len(r.in) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p[:min(len(p), r.step)], r.in)
+	r.in = r.in[n:]
+	return n, nil
+}
+
+func BenchmarkScanChunk(b *testing.B) {
+	payload := []byte(`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"word"},"finish_reason":null}]}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		ScanChunk(payload)
+	}
+}
