@@ -3,7 +3,6 @@ package openai
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -233,15 +232,10 @@ func FuzzScanRequest(f *testing.F) {
 		if e != backends.Embeddings {
 			return
 		}
-		// A merged call of this request alone must scan to the same rows and key.
+		// A merged call of this request alone must scan to the same rows and key
+		// ([1,2] becomes [[1,2]], the same row).
 		merged := AppendMergedEmbeddings(nil, s.Model, []*backends.Request{{Body: body, Inputs: s.Inputs}})
 		again, err := ScanRequest(e, merged)
-		if len(s.Inputs) == 1 && s.Inputs[0][0] == '[' {
-			// [1,2] becomes [[1,2]]: the same row.
-			if err == nil && fmt.Sprintf("%q", again.Inputs) != fmt.Sprintf("%q", s.Inputs) {
-				t.Fatalf("%q merged to %q", body, merged)
-			}
-		}
 		if err != nil || again.MergeKey != s.MergeKey || again.Base64 != s.Base64 || !reflect.DeepEqual(again.Inputs, s.Inputs) {
 			t.Fatalf("%q merged to %q, which scans to %+v, %v", body, merged, again, err)
 		}

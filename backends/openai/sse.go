@@ -49,7 +49,7 @@ func (e *Events) Next() (event []byte, err error) {
 			}
 			continue
 		}
-		line := bytes.TrimSuffix(e.buf[pos:scan+i], []byte{'\r'})
+		line := bytes.TrimRight(e.buf[pos:scan+i], "\r")
 		pos = scan + i + 1
 		scan = pos
 		switch {
