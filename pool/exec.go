@@ -1,0 +1,275 @@
+package pool
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"aloft/backends"
+	"aloft/gpu/proc"
+)
+
+// Profile describes how a kind of engine is started, and how it sleeps.
+type Profile struct {
+	// Command is the argument list; {model}, {port}, {slots}, {name} and the
+	// keys of Vars are filled in. No shell reads it.
+	Command []string
+	Vars    map[string]string
+	Env     []string
+	// Announces: the engine is started with {port} 0 and prints one JSON line
+	// {"listening":"host:port"} (ours). Else a free port is picked for it.
+	Announces bool
+	Sleep     SleepMode
+	// WarmUp is sent once to Path before the replica counts as ready.
+	Path   string
+	WarmUp []byte
+}
+
+// SleepMode is how an engine of a profile goes to sleep.
+type SleepMode string
+
+// The sleep modes. HTTP is vLLM's: POST /sleep?level=1 and /wake_up.
+const (
+	SleepHTTP  SleepMode = "http"
+	SleepPause SleepMode = "pause" // SIGSTOP: keeps all memory, gives up the CPU
+)
+
+// Exec launches engines as processes of their own; it implements Launcher. Each
+// Model's Spec must be a Profile.
+type Exec struct {
+	Dial   func(baseURL string) backends.Backend
+	Nice   func(Launch) int
+	RunDir string // pid files
+	LogDir string // one file a replica, cut at maxLog
+}
+
+const (
+	maxLog      = 4 << 20
+	pollEvery   = 20 * time.Millisecond
+	httpTimeout = 30 * time.Second
+)
+
+// Launch implements Launcher.
+func (x Exec) Launch(ctx context.Context, l Launch) (Engine, error) {
+	profile, ok := l.Model.Spec.(Profile)
+	if !ok {
+		return nil, fmt.Errorf("launch %s: no engine profile", l.Replica)
+	}
+	log, err := openLog(filepath.Join(x.LogDir, l.Replica+".log"))
+	if err != nil {
+		return nil, fmt.Errorf("launch %s: %w", l.Replica, err)
+	}
+	out := &announcement{addr: make(chan string, 1), log: log}
+	port := "0"
+	if !profile.Announces {
+		if port, err = freePort(); err != nil {
+			return nil, fmt.Errorf("launch %s: %w", l.Replica, err)
+		}
+		out.addr <- net.JoinHostPort("127.0.0.1", port)
+	}
+	argv := profile.argv(l, port)
+	p, err := proc.Start(ctx, proc.Spec{
+		Name: "replica " + l.Replica, Path: argv[0], Args: argv[1:], Nice: x.Nice(l), RunDir: x.RunDir,
+		Env:    append(append(proc.BaseEnv(), profile.Env...), "CUDA_VISIBLE_DEVICES="+l.Slice.UUID, "ALOFT_SLICE="+l.Slice.ID),
+		Stdout: out, Stderr: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	e := &process{Process: p, profile: profile, log: log}
+	if err := e.reach(ctx, out.addr, x.Dial); err != nil {
+		e.Stop(0)
+		return nil, fmt.Errorf("launch %s: %w%s", l.Replica, err, log.tail())
+	}
+	return e, nil
+}
+
+func (p Profile) argv(l Launch, port string) []string {
+	pairs := []string{"{port}", port, "{name}", l.Model.Name, "{slots}", strconv.Itoa(l.Model.Slots)}
+	for k, v := range p.Vars {
+		pairs = append(pairs, "{"+k+"}", v)
+	}
+	fill := strings.NewReplacer(pairs...)
+	argv := make([]string, len(p.Command))
+	for i, a := range p.Command {
+		argv[i] = fill.Replace(a)
+	}
+	return argv
+}
+
+// process is an engine in an OS process.
+type process struct {
+	*proc.Process
+	profile Profile
+	base    string
+	backend backends.Backend
+	log     *logFile
+}
+
+// reach waits for the address and for /health to answer 200.
+func (e *process) reach(ctx context.Context, addr <-chan string, dial func(string) backends.Backend) error {
+	select {
+	case a := <-addr:
+		e.base = "http://" + a
+	case <-e.Process.Done():
+		return fmt.Errorf("engine ended before it listened: %v", e.Wait())
+	case <-ctx.Done():
+		return fmt.Errorf("engine did not say where it listens: %w", context.Cause(ctx))
+	}
+	e.backend = dial(e.base)
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		if e.request(ctx, http.MethodGet, "/health", nil) == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-e.Process.Done():
+			return fmt.Errorf("engine ended while it loaded: %v", e.Wait())
+		case <-ctx.Done():
+			return fmt.Errorf("engine not healthy in time: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// Backend implements Engine.
+func (e *process) Backend() backends.Backend { return e.backend }
+
+// WarmUp implements Engine.
+func (e *process) WarmUp(ctx context.Context) error {
+	if e.profile.Path == "" {
+		return nil
+	}
+	return e.request(ctx, http.MethodPost, e.profile.Path, e.profile.WarmUp)
+}
+
+// Sleep implements Engine.
+func (e *process) Sleep(ctx context.Context, asleep bool) error {
+	switch {
+	case e.profile.Sleep == SleepPause && asleep:
+		return e.Pause()
+	case e.profile.Sleep == SleepPause:
+		return e.Resume()
+	case asleep:
+		return e.request(ctx, http.MethodPost, "/sleep?level=1", nil)
+	}
+	return e.request(ctx, http.MethodPost, "/wake_up", nil)
+}
+
+// Stop implements Engine.
+func (e *process) Stop(grace time.Duration) {
+	e.Process.Stop(grace)
+	e.log.close()
+}
+
+func (e *process) request(ctx context.Context, method, path string, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, httpTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, e.base+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if resp.StatusCode >= 300 {
+		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(text[:min(len(text), 300)]))
+	}
+	return nil
+}
+
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("pick a port: %w", err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+// announcement reads an engine's first line of output, and logs the rest.
+type announcement struct {
+	addr chan string
+	log  *logFile
+	head []byte
+	read bool
+}
+
+// Write implements io.Writer.
+func (a *announcement) Write(b []byte) (int, error) {
+	if !a.read {
+		a.head = append(a.head, b[:min(len(b), 4096)]...)
+		if line, _, found := bytes.Cut(a.head, []byte("\n")); found || len(a.head) > 4096 {
+			a.read = true
+			var v struct{ Listening string }
+			if json.Unmarshal(line, &v) == nil && v.Listening != "" {
+				select {
+				case a.addr <- v.Listening:
+				default:
+				}
+			}
+		}
+	}
+	return a.log.Write(b)
+}
+
+// logFile is a file that stops growing at maxLog; what follows is dropped.
+type logFile struct {
+	path string
+	mu   sync.Mutex // output and errors are copied by two goroutines
+	file *os.File
+	left int
+}
+
+func openLog(path string) (*logFile, error) {
+	f, err := os.Create(path)
+	return &logFile{path: path, file: f, left: maxLog}, err
+}
+
+// Write implements io.Writer; it never fails, so that a full disk does not end an engine.
+func (f *logFile) Write(b []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := min(len(b), f.left)
+	f.left -= n
+	_, _ = f.file.Write(b[:n])
+	return len(b), nil
+}
+
+func (f *logFile) close() { _ = f.file.Close() }
+
+// tail returns the last line of the log, for an error message.
+func (f *logFile) tail() string {
+	b, err := os.ReadFile(f.path)
+	if err != nil {
+		return ""
+	}
+	sc := bufio.NewScanner(bytes.NewReader(b[max(0, len(b)-4096):]))
+	last := ""
+	for sc.Scan() {
+		if t := strings.TrimSpace(sc.Text()); t != "" {
+			last = t
+		}
+	}
+	if last == "" {
+		return ""
+	}
+	return ": " + last
+}
