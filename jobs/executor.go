@@ -1,0 +1,115 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"aloft/gpu"
+)
+
+// ExitRequeue is the exit code by which a program says "checkpointed, run me
+// again" (sysexits' EX_TEMPFAIL); 0 means done.
+const ExitRequeue = 75
+
+// Executor starts a job's processes on the slices that were lent to it.
+type Executor interface {
+	// Start returns when the processes run. ctx bounds the start, not the run.
+	Start(ctx context.Context, l Launch) (Run, error)
+	// Reap ends what an earlier life of this program left running.
+	Reap(ctx context.Context) error
+}
+
+// Run is a started job.
+type Run interface {
+	// Wait blocks until no process of the run is left, and says how it ended.
+	Wait() Exit
+	// Preempt sends the checkpoint signal and kills after grace. It returns at
+	// once; Wait tells the end. A second call may only shorten the grace.
+	Preempt(grace time.Duration)
+}
+
+// Launch is what an Executor needs to start a job.
+type Launch struct {
+	Job           Job
+	Slices        []gpu.Slice
+	Env           []string // the template's, "KEY=value"
+	CheckpointDir string
+	ResumeFrom    string // checkpoint to go on from, "" = from the start
+	Log           string // path of the log file
+	// Report is called for each line the program reports, from one goroutine.
+	Report func(Report)
+}
+
+// Report is one line that a program writes on its progress descriptor.
+type Report struct {
+	Step       int64   `json:"step"`
+	Total      int64   `json:"total"`
+	Loss       float64 `json:"loss"`
+	Unit       string  `json:"unit"`       // "" = steps
+	Checkpoint string  `json:"checkpoint"` // a checkpoint that is complete on disk
+	Result     string  `json:"result"`     // for example the SHA-256 of the final weights
+}
+
+// Exit says how a run ended.
+type Exit struct {
+	Code   int // exit code; -1 = ended by a signal
+	Signal string
+	Forced bool // killed because the grace was over
+}
+
+// String says it in words.
+func (e Exit) String() string {
+	if e.Signal != "" {
+		return "ended by signal " + e.Signal
+	}
+	return fmt.Sprintf("exit status %d", e.Code)
+}
+
+// outcome decides what becomes of a job whose run has ended. saved tells whether
+// this run completed a checkpoint.
+//
+// While preempting every end but success means "run again": a program that does
+// not know the signal dies of it, and one that fails while saving gets another
+// try from its last checkpoint. An unasked requeue is granted only to a run that
+// saved something: otherwise such a program would be started for ever.
+func outcome(j Job, e Exit, saved bool) (State, string) {
+	switch {
+	case e.Code == 0 && e.Signal == "":
+		return Succeeded, ""
+	case !j.Cancelling.IsZero():
+		return Cancelled, ""
+	case j.State == Preempting:
+		return Queued, ""
+	case e.Code == ExitRequeue && saved:
+		return Queued, ""
+	case e.Code == ExitRequeue:
+		return Failed, "asked to be run again without having saved a checkpoint"
+	}
+	return Failed, e.String()
+}
+
+// advance folds a report into the progress. began is when the run started, at
+// which step from.
+func (p Progress) advance(r Report, from int64, began, now time.Time) Progress {
+	p.Done, p.Unit = r.Step, r.Unit
+	if p.Unit == "" {
+		p.Unit = "steps"
+	}
+	if r.Total > 0 {
+		p.Total = r.Total
+	}
+	if r.Loss != 0 {
+		p.Loss = r.Loss
+	}
+	if r.Checkpoint != "" {
+		p.Checkpoint, p.CheckpointAt = r.Checkpoint, now
+	}
+	if r.Result != "" {
+		p.Result = r.Result
+	}
+	if d := now.Sub(began).Seconds(); d > 0 && r.Step > from {
+		p.Rate = float64(r.Step-from) / d
+	}
+	return p
+}

@@ -1,0 +1,175 @@
+package jobs
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Template is an operator's recipe for a job: users choose values, not programs.
+type Template struct {
+	Name     string
+	Kind     Kind
+	Command  []string // program and arguments, no shell; "{name}" stands for a parameter
+	Params   []Param
+	Shape    string // smallest MIG profile that will do, "" = any
+	MinWidth int
+	MaxWidth int
+	Priority int
+	Grace    time.Duration // from the checkpoint signal to the kill; 0 = Options.Grace
+	Env      []string      // "KEY=value"
+}
+
+// Param is one value that a user may choose.
+type Param struct {
+	Name    string
+	Type    ParamType
+	Default string // "" = must be given
+	Min     float64
+	Max     float64  // numbers: bounds; text: Max is the greatest length
+	Choices []string // type choice
+}
+
+// ParamType is the type of a parameter.
+type ParamType string
+
+// The types of parameters.
+const (
+	ParamInt    ParamType = "int"
+	ParamFloat  ParamType = "float"
+	ParamText   ParamType = "text"
+	ParamChoice ParamType = "choice"
+)
+
+var paramName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+
+// builtins are filled in by the manager: the aloft binary and the data folder.
+var builtins = []string{"aloft", "data"}
+
+var placeholder = regexp.MustCompile(`\{([a-z][a-z0-9_]*)\}`)
+
+// Validate checks the template by itself: a user can then only be wrong in values.
+func (t Template) Validate() error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("job template %q: "+format, append([]any{t.Name}, args...)...)
+	}
+	switch {
+	case t.Name == "":
+		return bad("has no name")
+	case !slices.Contains([]Kind{KindTrain, KindQuantize, KindEvaluate, KindSession}, t.Kind):
+		return bad("kind is %q, want train, quantize, evaluate or session", t.Kind)
+	case len(t.Command) == 0 || t.Command[0] == "":
+		return bad("has no command")
+	case t.MinWidth < 0 || t.MaxWidth < 0 || t.MaxWidth > 0 && t.MaxWidth < t.MinWidth:
+		return bad("width from %d to %d is no range", t.MinWidth, t.MaxWidth)
+	case t.Grace < 0:
+		return bad("grace is %v, want 0 or more", t.Grace)
+	}
+	known := slices.Clone(builtins)
+	for _, p := range t.Params {
+		if err := p.validate(); err != nil {
+			return bad("%w", err)
+		}
+		if slices.Contains(known, p.Name) {
+			return bad("parameter %q is there twice or reserved", p.Name)
+		}
+		known = append(known, p.Name)
+	}
+	for _, arg := range t.Command {
+		for _, m := range placeholder.FindAllStringSubmatch(arg, -1) {
+			if !slices.Contains(known, m[1]) {
+				return bad("argument %q names no parameter", arg)
+			}
+		}
+	}
+	for _, e := range t.Env {
+		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
+			return bad("environment %q is not KEY=value", e)
+		}
+	}
+	return nil
+}
+
+func (p Param) validate() error {
+	if !paramName.MatchString(p.Name) {
+		return fmt.Errorf("parameter name %q: want small letters, digits and _", p.Name)
+	}
+	switch p.Type {
+	case ParamInt, ParamFloat, ParamText:
+		if p.Max <= 0 || p.Max < p.Min {
+			return fmt.Errorf("parameter %q has no upper bound above its lower one", p.Name)
+		}
+	case ParamChoice:
+		if len(p.Choices) == 0 {
+			return fmt.Errorf("parameter %q has no choices", p.Name)
+		}
+	default:
+		return fmt.Errorf("parameter %q has type %q, want int, float, text or choice", p.Name, p.Type)
+	}
+	if p.Default != "" {
+		if err := p.check(p.Default); err != nil {
+			return fmt.Errorf("default of %w", err)
+		}
+	}
+	return nil
+}
+
+// check says whether v is a legal value.
+func (p Param) check(v string) error {
+	var n float64
+	var err error
+	switch p.Type {
+	case ParamChoice:
+		if !slices.Contains(p.Choices, v) {
+			return invalid("params."+p.Name, "%q is not one of %v", v, p.Choices)
+		}
+		return nil
+	case ParamText:
+		if strings.HasPrefix(v, "-") || strings.ContainsRune(v, 0) { // would be read as an option
+			return invalid("params."+p.Name, "text may not begin with - or hold a zero byte")
+		}
+		n = float64(len(v))
+	case ParamInt:
+		var i int64
+		i, err = strconv.ParseInt(v, 10, 64)
+		n = float64(i)
+	case ParamFloat:
+		n, err = strconv.ParseFloat(v, 64)
+	}
+	if err != nil || !(n >= p.Min && n <= p.Max) {
+		return invalid("params."+p.Name, "%q is no %s within %v and %v", v, p.Type, p.Min, p.Max)
+	}
+	return nil
+}
+
+// fill returns the command with the parameters' values in place. One pass, so a
+// value that looks like a placeholder stays what it is.
+func (t Template) fill(values, own map[string]string) ([]string, error) {
+	all := make(map[string]string, len(t.Params)+len(own))
+	for _, p := range t.Params {
+		v, given := values[p.Name]
+		if !given {
+			v = p.Default
+		}
+		if err := p.check(v); err != nil {
+			return nil, err
+		}
+		all[p.Name] = v
+	}
+	for k := range values {
+		if _, known := all[k]; !known {
+			return nil, invalid("params."+k, "template %q has no such parameter", t.Name)
+		}
+	}
+	for k, v := range own {
+		all[k] = v
+	}
+	args := make([]string, len(t.Command))
+	for i, arg := range t.Command {
+		args[i] = placeholder.ReplaceAllStringFunc(arg, func(m string) string { return all[m[1:len(m)-1]] })
+	}
+	return args, nil
+}
