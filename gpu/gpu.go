@@ -17,11 +17,15 @@ type Shape struct {
 	ComputeSlices int    // of 7 (4 on A30)
 	MemorySlices  int    // of 8 (4 on A30); also the length on the placement axis
 	Bytes         int64  // usable memory
+	Axis          int    // memory slices of the whole GPU where that is not 8: 4 on A30, else 0
 }
 
 // Weight is the slice's dominant share of its GPU: max(compute/7, memory/8).
 // Every sum over slices uses it, counts do not (KAI #987).
 func (s Shape) Weight() float64 {
+	if s.Axis == 4 { // A30: 4 compute and 4 memory slices
+		return max(float64(s.ComputeSlices), float64(s.MemorySlices)) / 4
+	}
 	return max(float64(s.ComputeSlices)/7, float64(s.MemorySlices)/8)
 }
 
