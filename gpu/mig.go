@@ -202,3 +202,6 @@ func ints(list []int) string {
 
 // SliceID is the name of the n-th slice, by start, of a GPU.
 func SliceID(gpu, n int) string { return fmt.Sprintf("g%d/s%d", gpu, n) }
+
+// ErrUnknownSlice is wrapped by an Inventory asked for a slice it does not have.
+var ErrUnknownSlice = errors.New("unknown slice")
