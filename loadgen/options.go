@@ -1,0 +1,244 @@
+// Package loadgen puts load on any OpenAI-compatible server and reports numbers
+// that can be believed. It is open loop: every request has an intended start
+// that was planned before the run, and latency is measured from there, so that
+// a server that stalls cannot hide it by slowing the generator down.
+//
+// It shares no wire code with the gateway: a fault in one must not be
+// cancelled out by the same fault in the other.
+package loadgen
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"aloft/loadgen/arrivals"
+)
+
+// Kind names what a workload asks of the server.
+type Kind string
+
+// The kinds of workload.
+const (
+	Embeddings  Kind = "embeddings"
+	Chat        Kind = "chat"
+	Completions Kind = "completions"
+)
+
+// path is the route below the base URL.
+func (k Kind) path() string {
+	switch k {
+	case Chat:
+		return "/v1/chat/completions"
+	case Completions:
+		return "/v1/completions"
+	}
+	return "/v1/embeddings"
+}
+
+// Options is one run. A profile file unmarshals straight into it.
+type Options struct {
+	Name string `yaml:"name"`
+	// Seed decides every arrival and every choice of text.
+	Seed uint64 `yaml:"seed"`
+	// Drain is how long after the last phase requests may still finish; what is
+	// unfinished then counts as late or as timed out. 0 means 10 s.
+	Drain time.Duration `yaml:"drain,omitempty"`
+	// Workloads run side by side from one common start.
+	Workloads []Workload `yaml:"workloads"`
+
+	// OnSample is called with the figures so far every SampleEvery (0 means 1 s)
+	// and once at the end. Results wait while it runs, so it should be quick.
+	OnSample    func(Snapshot) `yaml:"-"`
+	SampleEvery time.Duration  `yaml:"sample_every,omitempty"`
+}
+
+// Workload is a stream of requests of one kind to one model.
+type Workload struct {
+	Name string `yaml:"name"`
+	Kind Kind   `yaml:"kind"`
+	// URL is the server without the route, for example http://127.0.0.1:8080.
+	URL     string            `yaml:"url"`
+	Model   string            `yaml:"model"`
+	Key     string            `yaml:"key,omitempty"`     // bearer token
+	Headers map[string]string `yaml:"headers,omitempty"` // sent with every request
+
+	// Texts are what inputs and prompts are drawn from; none means a few dozen
+	// built-in sentences.
+	Texts []string `yaml:"texts,omitempty"`
+	// Inputs is the number of texts in one embeddings call; 0 means 1.
+	Inputs int `yaml:"inputs,omitempty"`
+	// Stream asks for server-sent events (chat and completions).
+	Stream bool `yaml:"stream,omitempty"`
+	// MaxTokens bounds a generated answer; 0 leaves it to the server.
+	MaxTokens int `yaml:"max_tokens,omitempty"`
+
+	// Target is what a good request may take from intended start to the end of
+	// the answer; TTFTTarget to its first token; TPOTTarget is the mean time of
+	// each further token. 0 means no such target.
+	Target     time.Duration `yaml:"target,omitempty"`
+	TTFTTarget time.Duration `yaml:"ttft_target,omitempty"`
+	TPOTTarget time.Duration `yaml:"tpot_target,omitempty"`
+	// Timeout is when the generator gives a request up, from its intended
+	// start. 0 means 60 s.
+	Timeout time.Duration `yaml:"timeout,omitempty"`
+	// MaxInFlight bounds the requests open at once (0 means 256). With none
+	// free the next request waits in the generator, and its latency shows it.
+	MaxInFlight int `yaml:"max_in_flight,omitempty"`
+
+	Phases []arrivals.Phase `yaml:"phases"`
+}
+
+// The defaults and bounds of the options above.
+const (
+	defaultDrain       = 10 * time.Second
+	defaultSampleEvery = time.Second
+	defaultTimeout     = time.Minute
+	defaultMaxInFlight = 256
+
+	maxDrain     = time.Hour
+	maxTimeout   = time.Hour // also the histograms' upper end
+	maxWorkloads = 64
+	maxInFlight  = 16384
+	maxInputs    = 8192
+	maxTexts     = 1_000_000
+	maxSeries    = 128 // workloads × phases; each has histograms of up to 1 MB
+)
+
+// withDefaults fills in what was left at zero. It copies: the caller's options
+// stay as they are.
+func (o Options) withDefaults() Options {
+	o.Drain = or(o.Drain, defaultDrain)
+	o.SampleEvery = or(o.SampleEvery, defaultSampleEvery)
+	o.Workloads = slices.Clone(o.Workloads)
+	for i := range o.Workloads {
+		w := &o.Workloads[i]
+		w.Timeout = or(w.Timeout, defaultTimeout)
+		w.MaxInFlight = or(w.MaxInFlight, defaultMaxInFlight)
+		w.URL = strings.TrimSuffix(strings.TrimRight(w.URL, "/"), "/v1")
+		if w.Kind == Embeddings {
+			w.Inputs = or(w.Inputs, 1)
+		}
+		if len(w.Texts) == 0 {
+			w.Texts = builtinTexts
+		}
+	}
+	return o
+}
+
+func or[T comparable](v, standard T) T {
+	var zero T
+	if v == zero {
+		return standard
+	}
+	return v
+}
+
+// Validate reports the first thing that is wrong, by workload and key. Zero
+// values that have a default are right.
+func (o Options) Validate() error {
+	if o.Drain < 0 || o.Drain > maxDrain {
+		return fmt.Errorf("loadgen: drain is %v, want 0 to %v", o.Drain, maxDrain)
+	}
+	if o.SampleEvery != 0 && o.SampleEvery < 10*time.Millisecond {
+		return fmt.Errorf("loadgen: sample_every is %v, want at least 10ms", o.SampleEvery)
+	}
+	if n := len(o.Workloads); n == 0 || n > maxWorkloads {
+		return fmt.Errorf("loadgen: %d workloads, want 1 to %d", n, maxWorkloads)
+	}
+	seen, series := map[string]bool{}, 0
+	for i, w := range o.Workloads {
+		if w.Name == "" {
+			return fmt.Errorf("loadgen: workload %d has no name", i+1)
+		}
+		if seen[w.Name] {
+			return fmt.Errorf("loadgen: two workloads are called %q", w.Name)
+		}
+		seen[w.Name] = true
+		if err := w.validate(); err != nil {
+			return fmt.Errorf("loadgen: workload %q: %w", w.Name, err)
+		}
+		series += len(w.Phases)
+	}
+	if series > maxSeries {
+		return fmt.Errorf("loadgen: %d phases over all workloads, want at most %d", series, maxSeries)
+	}
+	return nil
+}
+
+func (w Workload) validate() error {
+	if err := w.validateRequest(); err != nil {
+		return err
+	}
+	for _, v := range []struct {
+		key string
+		d   time.Duration
+	}{{"target", w.Target}, {"ttft_target", w.TTFTTarget}, {"tpot_target", w.TPOTTarget}, {"timeout", w.Timeout}} {
+		if v.d < 0 || v.d > maxTimeout {
+			return fmt.Errorf("%s is %v, want 0 to %v", v.key, v.d, maxTimeout)
+		}
+	}
+	if w.Target > or(w.Timeout, defaultTimeout) {
+		return fmt.Errorf("target %v is above timeout %v: no request could ever be late", w.Target, or(w.Timeout, defaultTimeout))
+	}
+	if (w.TTFTTarget > 0 || w.TPOTTarget > 0) && !w.Stream {
+		return errors.New("ttft_target and tpot_target need stream: true")
+	}
+	if w.MaxInFlight < 0 || w.MaxInFlight > maxInFlight {
+		return fmt.Errorf("max_in_flight is %d, want 0 to %d", w.MaxInFlight, maxInFlight)
+	}
+	if len(w.Phases) == 0 {
+		return errors.New("it has no phases")
+	}
+	seen := map[string]bool{}
+	for _, p := range w.Phases {
+		if err := p.Validate(); err != nil {
+			return err
+		}
+		if seen[p.Name] {
+			return fmt.Errorf("two phases are called %q", p.Name)
+		}
+		seen[p.Name] = true
+	}
+	return nil
+}
+
+// validateRequest checks what the requests are made of.
+func (w Workload) validateRequest() error {
+	switch w.Kind {
+	case Embeddings:
+		if w.Stream || w.MaxTokens != 0 {
+			return errors.New("stream and max_tokens do not belong to embeddings")
+		}
+		if w.Inputs < 0 || w.Inputs > maxInputs {
+			return fmt.Errorf("inputs is %d, want 0 to %d", w.Inputs, maxInputs)
+		}
+	case Chat, Completions:
+		if w.Inputs != 0 {
+			return fmt.Errorf("inputs belongs to embeddings, not to %s", w.Kind)
+		}
+		if w.MaxTokens < 0 {
+			return fmt.Errorf("max_tokens is %d, want 0 or more", w.MaxTokens)
+		}
+	default:
+		return fmt.Errorf("unknown kind %q, want %q, %q or %q", w.Kind, Embeddings, Chat, Completions)
+	}
+	u, err := url.Parse(w.URL)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return fmt.Errorf("url is %q, want http://HOST:PORT or https://HOST", w.URL)
+	}
+	if w.Model == "" {
+		return errors.New("model is missing")
+	}
+	if len(w.Texts) > maxTexts || slices.Contains(w.Texts, "") {
+		return fmt.Errorf("texts has %d entries, want at most %d and none empty", len(w.Texts), maxTexts)
+	}
+	if _, err := http.NewRequest(http.MethodPost, w.URL, nil); err != nil {
+		return fmt.Errorf("url is %q: %w", w.URL, err)
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package loadgen
+
+import (
+	"net/http"
+	"time"
+)
+
+// Outcome is how one request ended. Exactly one holds for each request, and
+// only OK is good.
+type Outcome string
+
+// The outcomes. A stream that ends in an error is not a success, whatever its
+// status line said.
+const (
+	OK          Outcome = "ok"           // complete and within every target
+	Late        Outcome = "late"         // complete but over a target, or unfinished at the drain deadline and over it
+	Shed        Outcome = "shed"         // 429 or 503: refused because of load
+	HTTPError   Outcome = "http_error"   // any other status than 200
+	StreamError Outcome = "stream_error" // an error event inside a stream
+	Truncated   Outcome = "truncated"    // the answer ended before its end: cut off, no [DONE] or no finish_reason
+	Connect     Outcome = "connect"      // no connection, or it was lost before the first byte of an answer
+	Timeout     Outcome = "timeout"      // given up by the generator
+	Protocol    Outcome = "protocol"     // an answer that is not what the API promises
+	Cancelled   Outcome = "cancelled"    // the run was ended while the request was open
+)
+
+// Failed reports whether the outcome is one of the failures: neither answered
+// (ok, late) nor refused (shed).
+func (o Outcome) Failed() bool { return o != OK && o != Late && o != Shed }
+
+// sample is what is known of one request when it is over. Times count from the
+// start of the run.
+type sample struct {
+	workload, phase int
+	outcome         Outcome
+	intended        time.Duration
+	sent            time.Duration // meaningless unless wasSent
+	first, last     time.Duration // first and last token of a stream; 0 without one
+	end             time.Duration
+
+	wasSent    bool
+	waited     bool // for a free slot in the generator
+	unfinished bool // at the drain deadline
+	retryAfter bool // a shed that said when to come back
+
+	prompt, completion int  // tokens as the server counted them
+	chunks             int  // of a stream that had content
+	estimated          bool // no usage: completion was counted from chunks
+	problem            string
+}
+
+// latency is from the intended start: the headline.
+func (s *sample) latency() time.Duration { return s.end - s.intended }
+
+// perToken is the mean time of each token after the first, 0 when there are
+// fewer than two.
+func (s *sample) perToken() time.Duration {
+	if s.first == 0 || s.completion < 2 {
+		return 0
+	}
+	return (s.last - s.first) / time.Duration(s.completion-1)
+}
+
+// judge says whether a complete answer came in time.
+func (w *Workload) judge(s *sample) Outcome {
+	over := func(got, target time.Duration) bool { return target > 0 && got > target }
+	if over(s.latency(), w.Target) || over(s.perToken(), w.TPOTTarget) {
+		return Late
+	}
+	if w.TTFTTarget > 0 && (s.first == 0 || s.first-s.intended > w.TTFTTarget) {
+		return Late
+	}
+	return OK
+}
+
+// abandon says what a request is that was unfinished at the drain deadline:
+// late if its target had passed, since then no answer could have been in time.
+func (w *Workload) abandon(s *sample) Outcome {
+	if w.Target > 0 && s.latency() > w.Target {
+		return Late
+	}
+	return Timeout
+}
+
+// refusal classes a status other than 200.
+func refusal(status int) Outcome {
+	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
+		return Shed
+	}
+	return HTTPError
+}

@@ -1,0 +1,38 @@
+package loadgen
+
+// builtinTexts is what requests say when a workload brings no texts: ordinary
+// sentences of 5 to 25 words, so that a tokenizer has real work to do.
+var builtinTexts = []string{
+	"The ferry leaves the harbour at seven every morning.",
+	"Rain fell all night and the river rose above the old mill.",
+	"She keeps her grandmother's recipes in a blue tin.",
+	"A good map shows what is there and leaves out what is not needed.",
+	"The train to the coast was late because of leaves on the line.",
+	"Bees find their way home by the position of the sun.",
+	"He repaired the clock with a spring from a broken music box.",
+	"The library opens its reading room to everyone on Sundays.",
+	"Salt was once worth enough to build roads for it.",
+	"Two of the windows face north and stay cold until May.",
+	"The teacher asked each child to describe a stone without using its colour.",
+	"After the harvest the fields are left to the geese.",
+	"An engineer measures twice, writes it down, and then measures once more.",
+	"The market sells bread, cheese and apples, and on Fridays fish.",
+	"Nobody could say when the bridge had been built or by whom.",
+	"The doctor advised long walks and fewer letters.",
+	"Copper turns green where the sea air reaches it.",
+	"They planted a row of poplars to keep the wind from the orchard.",
+	"The violin was too small for him and too large for his sister.",
+	"In winter the lake freezes and the village walks across it to school.",
+	"The judge read the sentence slowly, so that it could be translated.",
+	"Most of the letters in the archive were never answered.",
+	"A lighthouse keeper counts ships the way a farmer counts clouds.",
+	"The bakery on the corner has changed hands but not its bread.",
+	"Light from that star left it before the city was founded.",
+	"The museum lends its smaller paintings to schools for a year at a time.",
+	"Please close the gate, or the goats will be on the road again.",
+	"The committee agreed on the colour of the door and on nothing else.",
+	"Wool from the northern farms is coarser and keeps better.",
+	"When the power failed they finished the concert by candlelight.",
+	"The carpenter's bench was older than the house it stood in.",
+	"It takes eleven minutes on foot from the station to the square.",
+}
