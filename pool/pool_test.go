@@ -38,13 +38,13 @@ func (s *script) Launch(ctx context.Context, _ Launch) (Engine, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.loadErr != nil {
 		return nil, s.loadErr
 	}
 	e := &scripted{s: s, done: make(chan struct{}), calls: make(chan struct{})}
-	s.mu.Lock()
 	s.launched = append(s.launched, e)
-	s.mu.Unlock()
 	return e, nil
 }
 
@@ -214,7 +214,9 @@ func TestFailedReplicaRestartsWithBackoff(t *testing.T) {
 		if r := w.Replicas()[0]; r.State != Failed || r.Restarts != 1 || !strings.Contains(r.Error, "model.gguf") {
 			t.Fatalf("after 1.5s: %+v", r)
 		}
+		s.mu.Lock()
 		s.loadErr = nil
+		s.mu.Unlock()
 		time.Sleep(2 * time.Second) // next try at 3s
 		if got := w.state(id); got != Ready {
 			t.Fatalf("after 3.5s: %s, want ready", got)

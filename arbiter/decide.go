@@ -1,0 +1,384 @@
+package arbiter
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"aloft/gpu"
+)
+
+// Mode is how much the arbiter may do.
+type Mode string
+
+// The modes.
+const (
+	ModeLend    Mode = "lend"    // the default
+	ModeStatic  Mode = "static"  // jobs get only slices that no model claims
+	ModeObserve Mode = "observe" // decides and records, moves nothing
+)
+
+// Policy holds the settings of the decision. All are configuration.
+type Policy struct {
+	Mode         Mode
+	LendAbove    float64       // headroom above which lending is allowed
+	ReclaimBelow float64       // headroom below which batch rows stop and eta is 0
+	Hold         time.Duration // surplus must last this long before it is lent
+	AfterReclaim time.Duration // and this long after a reclaim for the same model
+	MinSamples   int           // of the latency window, for a headroom
+	Rho          float64       // utilisation allowed for merged calls
+	Spare        int           // ready replicas kept over need, shared by all models
+	MaxEta       float64       // the batcher's patience when jobs wait
+	Budget       Budget
+}
+
+// Budget is what each rung of the reclaim ladder may take. A loan's bound is
+// their sum with the job's grace, fixed before the loan.
+type Budget struct {
+	Detect time.Duration // from the event to the decision: the guard period
+	Kill   time.Duration // from SIGKILL to an empty slice
+	Back   time.Duration // from an empty slice to a ready replica, at least
+}
+
+// Validate says which setting is wrong.
+func (p Policy) Validate() error {
+	switch {
+	case p.Mode != ModeLend && p.Mode != ModeStatic && p.Mode != ModeObserve:
+		return fmt.Errorf("arbiter: mode is %q, want lend, static or observe", p.Mode)
+	case p.LendAbove <= p.ReclaimBelow:
+		return fmt.Errorf("arbiter: lend_above is %g, want more than reclaim_below (%g)", p.LendAbove, p.ReclaimBelow)
+	case p.Rho <= 0 || p.Rho > 1:
+		return fmt.Errorf("arbiter: rho is %g, want more than 0 and at most 1", p.Rho)
+	case p.Spare < 0 || p.MinSamples < 1 || p.Hold < 0 || p.AfterReclaim < 0:
+		return fmt.Errorf("arbiter: spare, hold and after_reclaim must not be negative and min_samples at least 1")
+	case p.MaxEta < 0 || p.MaxEta > 1:
+		return fmt.Errorf("arbiter: max_eta is %g, want 0 to 1", p.MaxEta)
+	case p.Budget.Detect <= 0 || p.Budget.Kill <= 0 || p.Budget.Back <= 0:
+		return fmt.Errorf("arbiter: every rung of the reclaim ladder needs a budget above 0")
+	}
+	return nil
+}
+
+// Bound is the promised reclaim time of a loan to j by m.
+func (p Policy) Bound(j Job, m Model) time.Duration {
+	back := max(p.Budget.Back, 2*m.Back)
+	return p.Budget.Detect + j.Grace + p.Budget.Kill + back
+}
+
+// decision is one run of Decide: the snapshot with the moves so far applied.
+type decision struct {
+	Policy
+	Snapshot
+	plan     Plan
+	models   map[string]*claim
+	lent     int // slices lent or on their way to a job
+	lendable int // slices that may be lent in all
+	slowMax  int // of them to work that must save first
+}
+
+// claim is what one model needs and has.
+type claim struct {
+	Model
+	Numbers
+}
+
+// Decide returns what to do now. It is pure: the same snapshot gives the same plan.
+func (p Policy) Decide(s Snapshot) Plan {
+	d := &decision{Policy: p, Snapshot: s, models: map[string]*claim{}}
+	d.Slices = slices.Clone(s.Slices)
+	d.plan.Needs = map[string]Numbers{}
+	d.count()
+	for _, m := range d.Models {
+		d.supply(d.models[m.Name])
+	}
+	d.restoreSpare()
+	if s.Plan {
+		d.lendAll()
+	}
+	d.settings()
+	for name, c := range d.models {
+		c.Lent, c.Lendable = d.lent, d.lendable
+		d.plan.Needs[name] = c.Numbers
+	}
+	return d.plan
+}
+
+// count works out needs, what is there and what may be lent.
+func (d *decision) count() {
+	healthy, fast, slow := 0, 0, 0
+	for _, m := range d.Models {
+		lv := d.level(m)
+		clamp := func(x float64) int { return min(max(int(math.Ceil(x-1e-9)), m.Min), m.Max) }
+		c := &claim{Model: m, Numbers: Numbers{Level: lv, Need: clamp(lv), Latency: m.P99}}
+		root := math.Sqrt(max(lv, 1))
+		c.Fast = max(c.Need, clamp(lv+m.RiseFast*root))
+		c.Slow = max(c.Fast, clamp(lv+m.RiseSlow*root))
+		if h, ok := m.Headroom(d.MinSamples); ok {
+			c.Room = &h
+		}
+		d.models[m.Name] = c
+		fast, slow = fast+c.Fast, slow+c.Slow
+	}
+	for _, s := range d.Slices {
+		if s.Phase == Unhealthy {
+			continue
+		}
+		healthy++
+		if s.Lent() {
+			d.lent++
+		}
+		if c := d.models[holder(s)]; c != nil {
+			c.Have++
+		}
+	}
+	d.lendable = max(0, healthy-fast-d.Spare)
+	d.slowMax = max(0, healthy-slow-d.Spare)
+}
+
+// holder is the model that a slice serves or will serve in a moment; "" = none.
+func holder(s Slice) string {
+	switch {
+	case s.Moving && !s.Lent():
+		return s.To
+	case s.Lent() || s.Phase == Asleep || s.Phase == Draining || s.Phase == Free || s.Phase == Unhealthy:
+		return ""
+	}
+	return s.Model
+}
+
+// supply gives a model the replicas that it needs within the fast horizon: it
+// wakes, then starts, then reclaims, whichever comes first to hand.
+func (d *decision) supply(c *claim) {
+	for c.Have < c.Fast {
+		reason := RiseAhead
+		if c.Have < c.Need {
+			reason = NeedsMore
+		}
+		if c.Have < c.Min {
+			reason = BelowMin
+		}
+		if i := d.find(func(s Slice) bool { return s.Phase == Asleep && s.Model == c.Name && !s.Lent() }); i >= 0 {
+			d.move(i, Move{Action: Wake, Model: c.Name, Reason: reason}, c)
+		} else if i := d.find(func(s Slice) bool { return s.Phase == Free && !s.Lent() && fits(s.Shape, c.Needs) }); i >= 0 {
+			d.move(i, Move{Action: Start, Model: c.Name, Reason: reason}, c)
+		} else if !d.reclaim(c, reason) {
+			return
+		}
+	}
+}
+
+// restoreSpare reclaims when needs have grown into the shared spare.
+func (d *decision) restoreSpare() {
+	for d.lent > d.lendable {
+		var most *claim // the model whose rise is the largest may need it first
+		for _, m := range d.Models {
+			c := d.models[m.Name]
+			if c.Have < c.Max && (most == nil || c.RiseFast > most.RiseFast) {
+				most = c
+			}
+		}
+		if most == nil || !d.reclaim(most, SpareGone) {
+			return
+		}
+	}
+}
+
+// reclaim takes back the lent slice that costs least and that the model can
+// use: the claimant is placed before the first signal is sent (Kueue #1309).
+func (d *decision) reclaim(c *claim, reason Reason) bool {
+	best, bestCost := -1, time.Duration(math.MaxInt64)
+	for i, s := range d.Slices {
+		if !s.Lent() || s.Moving || s.Phase == Unhealthy || !fits(s.Shape, c.Needs) {
+			continue
+		}
+		cost := d.job(s.Job).Cost()
+		if s.Model != c.Name {
+			cost += time.Millisecond // no sleeper of ours there: a start instead of a wake
+		}
+		if cost < bestCost {
+			best, bestCost = i, cost
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	s := d.Slices[best]
+	n := c.Numbers
+	n.Cost, n.For = bestCost, d.Now.Sub(s.Since)
+	d.lent--
+	d.apply(best, Move{Action: Reclaim, Model: c.Name, Job: s.Job, Reason: reason, Why: n, Bound: d.Bound(d.job(s.Job), c.Model)})
+	c.Have++
+	return true
+}
+
+func (d *decision) job(id string) Job {
+	for _, j := range d.Jobs {
+		if j.ID == id {
+			return j
+		}
+	}
+	return Job{ID: id}
+}
+
+// lendAll gives slices to waiting jobs, at most one from each model a plan.
+func (d *decision) lendAll() {
+	waiting := slices.Clone(d.Jobs)
+	slices.SortStableFunc(waiting, func(a, b Job) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Have, b.Have),
+			cmp.Compare(order[a.Kind], order[b.Kind]), a.Created.Compare(b.Created))
+	})
+	slow := 0
+	for _, s := range d.Slices {
+		if s.Lent() && !d.job(s.Job).Fast() {
+			slow++
+		}
+	}
+	gave := map[string]bool{}
+	for _, j := range waiting {
+		if !j.Waits() {
+			continue
+		}
+		i, from := d.candidate(j, gave)
+		if i < 0 {
+			continue
+		}
+		if reason, ok := d.mayLend(j, from, slow); !ok {
+			d.hold(i, j, from, reason)
+			continue
+		}
+		if !j.Fast() {
+			slow++
+		}
+		d.lendTo(i, j, from)
+		if from != nil {
+			gave[from.Name] = true
+		}
+	}
+}
+
+// candidate picks the slice to lend to j: a free one, then one with a sleeper
+// on it, then the surplus of the model that has most. Jobs that save first
+// prefer slices that nobody will want back.
+func (d *decision) candidate(j Job, gave map[string]bool) (int, *claim) {
+	best, bestRank := -1, math.MaxInt
+	var from *claim
+	for i, s := range d.Slices {
+		if s.Moving || s.Lent() || !fits(s.Shape, j.Needs) {
+			continue
+		}
+		c := d.models[s.Model]
+		rank := 0
+		switch {
+		case s.Phase == Free:
+		case s.Phase == Asleep:
+			rank = 1
+		case s.Phase == Ready && c != nil && c.Have > c.Fast && !gave[s.Model] && d.Mode != ModeStatic:
+			rank = 100 - (c.Have - c.Fast)
+		default:
+			continue
+		}
+		if rank < bestRank {
+			best, bestRank, from = i, rank, c
+		}
+	}
+	return best, from
+}
+
+// mayLend applies the vetoes: safe set, cap, headroom, hold, value.
+func (d *decision) mayLend(j Job, from *claim, slow int) (Reason, bool) {
+	switch {
+	case d.lent >= d.lendable || (!j.Fast() && slow >= d.slowMax):
+		return NeededSoon, false
+	case d.lent >= d.Cap:
+		return CapReached, false
+	}
+	for _, m := range d.Models { // headroom vetoes whoever lends: spares are shared
+		c := d.models[m.Name]
+		switch {
+		case c.Room != nil && *c.Room < d.LendAbove:
+			return LowHeadroom, false
+		case c.Room == nil && m.Traffic():
+			return NoHeadroom, false
+		case !m.Reclaimed.IsZero() && d.Now.Sub(m.Reclaimed) < d.AfterReclaim:
+			return NotLongYet, false
+		}
+	}
+	// Ski rental: with no forecast of the idle time, wait as long as going out
+	// and coming back costs before paying for it.
+	if from != nil && (from.SurplusFrom.IsZero() || d.Now.Sub(from.SurplusFrom) < max(d.Hold, from.Out+from.Back)) {
+		return NotLongYet, false
+	}
+	return "", true
+}
+
+func (d *decision) lendTo(i int, j Job, from *claim) {
+	m := Move{Action: Lend, Job: j.ID, Reason: NoNeed}
+	var lender Model
+	if from != nil {
+		lender, m.Model, m.Reason, m.Why = from.Model, from.Name, Surplus, from.Numbers
+		if d.Slices[i].Phase == Ready {
+			from.Have--
+		}
+		m.Why.Cost = from.Out + from.Back
+		m.Why.For = d.Now.Sub(from.SurplusFrom)
+		m.Why.Gain = m.Why.For // what lasted t is expected to last t again
+	}
+	d.lent++
+	m.Why.Lent, m.Why.Lendable = d.lent, d.lendable
+	m.Bound = d.Bound(j, lender)
+	d.apply(i, m)
+}
+
+func (d *decision) hold(i int, j Job, from *claim, why Reason) {
+	m := Move{Action: Hold, Slice: d.Slices[i].ID, Job: j.ID, Reason: why}
+	if from != nil {
+		m.Model, m.Why = from.Name, from.Numbers
+	}
+	m.Why.Lent, m.Why.Lendable = d.lent, d.lendable
+	d.plan.Holds = append(d.plan.Holds, m)
+}
+
+// settings turns the batchers' patience up while jobs wait and headroom allows,
+// and lets batch rows ride only while it does.
+func (d *decision) settings() {
+	wait := slices.ContainsFunc(d.Jobs, Job.Waits)
+	for _, m := range d.Models {
+		c := d.models[m.Name]
+		set := Setting{Model: m.Name, Rows: c.Room == nil || *c.Room >= d.ReclaimBelow}
+		if wait && c.Room != nil && *c.Room > d.LendAbove {
+			// Patience spends only the headroom above the mark.
+			set.Eta = d.MaxEta * min(1, (*c.Room-d.LendAbove)/(1-d.LendAbove))
+		}
+		d.plan.Settings = append(d.plan.Settings, set)
+	}
+}
+
+func (d *decision) find(ok func(Slice) bool) int {
+	return slices.IndexFunc(d.Slices, func(s Slice) bool { return !s.Moving && ok(s) })
+}
+
+func (d *decision) move(i int, m Move, c *claim) {
+	m.Why = c.Numbers
+	d.apply(i, m)
+	c.Have++
+}
+
+// apply adds a move and marks its slice, so that no second move takes it.
+func (d *decision) apply(i int, m Move) {
+	s := &d.Slices[i]
+	m.Slice = s.ID
+	s.Moving = true
+	if m.Action == Lend {
+		s.Job, s.To = m.Job, m.Job
+	} else {
+		s.Job, s.To = "", m.Model
+	}
+	d.plan.Moves = append(d.plan.Moves, m)
+}
+
+// fits reports whether a slice is large enough.
+func fits(have, want gpu.Shape) bool {
+	return have.ComputeSlices >= want.ComputeSlices && have.MemorySlices >= want.MemorySlices && have.Bytes >= want.Bytes
+}

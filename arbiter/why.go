@@ -1,0 +1,152 @@
+package arbiter
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Record is one decision, or the outcome of one.
+type Record struct {
+	Time    time.Time     `json:"time"`
+	Move    Move          `json:"move"`
+	Gen     uint64        `json:"gen,omitempty"`
+	Outcome string        `json:"outcome,omitempty"` // "" = decided; done, failed, bound_broken, observed
+	Took    time.Duration `json:"took,omitempty"`    // ns
+	Error   string        `json:"error,omitempty"`
+}
+
+// String says it in one line, with the numbers.
+func (r Record) String() string {
+	m, w := r.Move, r.Move.Why
+	var b strings.Builder
+	switch {
+	case r.Outcome == "done" && m.Action == Lend:
+		fmt.Fprintf(&b, "%s now runs %s; the move took %v", m.Slice, m.Job, round(r.Took))
+	case r.Outcome == "done":
+		fmt.Fprintf(&b, "%s ready for %s after %v", m.Slice, m.Model, round(r.Took))
+		if m.Action == Reclaim {
+			fmt.Fprintf(&b, " of the promised %v", round(m.Bound))
+		}
+	case r.Outcome == "failed" || r.Outcome == "bound_broken":
+		fmt.Fprintf(&b, "%s of %s %s after %v", m.Action, m.Slice, strings.ReplaceAll(r.Outcome, "_", " "), round(r.Took))
+		if r.Error != "" {
+			fmt.Fprintf(&b, ": %s", r.Error)
+		}
+	default:
+		m.say(&b, w)
+	}
+	if r.Outcome == "observed" {
+		b.WriteString(" (observe mode: not done)")
+	}
+	return b.String()
+}
+
+// say writes a decision as a sentence.
+func (m Move) say(b *strings.Builder, w Numbers) {
+	needs := fmt.Sprintf("%s needs %d now (level %.2f), %d within the fast horizon, has %d", m.Model, w.Need, w.Level, w.Fast, w.Have)
+	lent := fmt.Sprintf("%d of %d lendable slices lent", w.Lent, w.Lendable)
+	switch m.Action {
+	case Start, Wake:
+		fmt.Fprintf(b, "%s %s for %s (%s): %s", m.Action, m.Slice, m.Model, m.Reason, needs)
+	case Reclaim:
+		fmt.Fprintf(b, "reclaim %s from %s for %s (%s): %s; lent for %v, stopping costs %v, bound %v",
+			m.Slice, m.Job, m.Model, m.Reason, needs, round(w.For), round(w.Cost), round(m.Bound))
+	case Lend:
+		fmt.Fprintf(b, "lend %s to %s (%s): ", m.Slice, m.Job, m.Reason)
+		if m.Model != "" {
+			fmt.Fprintf(b, "%s; surplus for %v, out and back costs %v; ", needs, round(w.For), round(w.Cost))
+		}
+		fmt.Fprintf(b, "%s, bound %v", lent, round(m.Bound))
+	case Hold:
+		fmt.Fprintf(b, "held %s, wanted by %s (%s): %s", m.Slice, m.Job, m.Reason, lent)
+		if m.Model != "" {
+			fmt.Fprintf(b, "; %s", needs)
+		}
+	}
+	if w.Room != nil {
+		fmt.Fprintf(b, "; headroom %.0f%% (p99 %v)", 100**w.Room, round(w.Latency))
+	}
+}
+
+func round(d time.Duration) time.Duration {
+	if d >= 10*time.Second {
+		return d.Round(time.Second)
+	}
+	return d.Round(time.Millisecond)
+}
+
+// history keeps the newest records.
+type history struct {
+	records []Record
+	holds   map[string]Record // the last hold of each slice
+}
+
+const historySize = 10_000
+
+func (h *history) add(r Record) {
+	if len(h.records) == historySize {
+		h.records = append(h.records[:0], h.records[historySize/10:]...)
+	}
+	h.records = append(h.records, r)
+}
+
+// newHold reports whether a hold says something new: another reason, or ten seconds later.
+func (h *history) newHold(m Move, now time.Time) bool {
+	if h.holds == nil {
+		h.holds = map[string]Record{}
+	}
+	old, ok := h.holds[m.Slice]
+	if ok && old.Move.Reason == m.Reason && old.Move.Job == m.Job && now.Sub(old.Time) < 10*time.Second {
+		return false
+	}
+	h.holds[m.Slice] = Record{Time: now, Move: m}
+	return true
+}
+
+// Query selects decisions: About matches a slice, job or model exactly; "" all.
+type Query struct {
+	About string
+	Since time.Time
+	Limit int
+}
+
+// Why returns the newest decisions that a query selects, oldest first.
+func (a *Arbiter) Why(q Query) []Record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []Record
+	all := a.state.history.records
+	for i := len(all) - 1; i >= 0 && (q.Limit <= 0 || len(out) < q.Limit); i-- {
+		r := all[i]
+		if r.Time.Before(q.Since) {
+			break
+		}
+		if q.About == "" || q.About == r.Move.Slice || q.About == r.Move.Job || q.About == r.Move.Model {
+			out = append(out, r)
+		}
+	}
+	for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
+		out[i], out[j] = out[j], out[i]
+	}
+	return out
+}
+
+// View is what the arbiter last saw and did.
+type View struct {
+	Snapshot Snapshot
+	Plan     Plan
+	Balance  Balance
+	Stats    Stats
+}
+
+// View returns a copy for screens, metrics and reports.
+func (a *Arbiter) View() View {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	st := &a.state
+	v := View{Snapshot: st.snapshot, Plan: st.plan, Balance: st.ledger.Balance(), Stats: st.stats}
+	v.Stats.Fast = append([]time.Duration(nil), st.stats.Fast...)
+	v.Stats.Slow = append([]time.Duration(nil), st.stats.Slow...)
+	return v
+}
