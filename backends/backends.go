@@ -76,6 +76,9 @@ type Request struct {
 	// MergeKey is equal for embedding requests that may share an engine call
 	// (same dimensions, encoding and options); "" for generation.
 	MergeKey string
+	// Base64 is true when an embeddings request asked for encoding_format
+	// base64; encodings may share a call, each caller gets its own.
+	Base64 bool
 
 	// Tokens is the prompt's size in tokens, over all Inputs; InputTokens has
 	// one entry per row. Counted once, at the scan, by the model's Counter.

@@ -1,0 +1,236 @@
+// Package batcher decides when and where each request of one model runs.
+//
+// Embedding requests of many clients share engine calls; generation is only
+// admitted, by slots, since engines batch it better themselves. Every decision
+// is made by Core, a pure state machine (events in, actions out, the time an
+// argument), so that the live server and the simulator run the same code.
+// Batcher is the thin loop around it: one goroutine owns the core, one goroutine
+// per merged call talks to the engine, and generation runs in its caller's own.
+//
+// The algorithm is the slack batcher of research/batching-loadgen.md section 3.
+package batcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"aloft/backends"
+)
+
+// Replica is one ready engine as the batcher sees it.
+type Replica struct {
+	ID      string
+	Backend backends.Backend
+	Slots   int    // generation: sequences at once; merged endpoints: calls at once (normally 1)
+	Offline bool   // lent to a batch job: takes only Offline-class work
+	Shape   string // key of the service-time fit: replicas of one shape share it
+	Index   int    // order for placement: with eta > 0 the lowest fills first
+}
+
+// Options say how one model is batched. Zero values take the defaults written
+// at each field.
+type Options struct {
+	Model       string // the served model's name, in answers
+	EngineModel string // what the engines call it, in merged calls; "" = Model
+	Merge       bool   // embeddings: merge across clients; false: generation, admission only
+
+	MaxBatchRows   int           // rows in one merged call, 64
+	MaxBatchTokens int           // tokens in one merged call, 8192; the fit may choose less
+	MaxQueueDelay  time.Duration // fixed wait of the oldest row as Triton has it; 0 = decided by the fit and eta
+	MaxQueue       int           // requests waiting, per class, 1024
+	QueueTimeout   time.Duration // longest wait of interactive and standard requests, 30 s
+
+	// Target is the p99 latency promised to interactive requests (embeddings:
+	// the whole answer; generation: the first token); 0 = none promised.
+	Target     time.Duration
+	Window     time.Duration // how far back latencies are judged, 10 s
+	MinSamples int           // fewer samples than this in the window give no headroom, 20
+
+	PriorAlpha float64 // seconds a call costs before anything was measured, 0.005
+	PriorBeta  float64 // seconds a token costs before anything was measured, 20e-6
+
+	Off bool // batching off: one request a call (for comparison)
+}
+
+// Validate reports the first setting that cannot work.
+func (o Options) Validate() error {
+	bad := func(name string, v any, want string) error {
+		return fmt.Errorf("batcher: model %q: %s is %v, want %s", o.Model, name, v, want)
+	}
+	switch {
+	case o.Model == "":
+		return errors.New("batcher: model has no name")
+	case o.MaxBatchRows < 0:
+		return bad("max_batch_rows", o.MaxBatchRows, "0 or more")
+	case o.MaxBatchTokens < 0:
+		return bad("max_batch_tokens", o.MaxBatchTokens, "0 or more")
+	case o.MaxQueueDelay < 0:
+		return bad("max_queue_delay", o.MaxQueueDelay, "0 or more")
+	case o.MaxQueue < 0:
+		return bad("max_queue", o.MaxQueue, "0 or more")
+	case o.QueueTimeout < 0:
+		return bad("queue_timeout", o.QueueTimeout, "0 or more")
+	case o.Target < 0:
+		return bad("target", o.Target, "0 or more")
+	case o.Target > 0 && o.MaxQueueDelay >= o.Target:
+		return bad("max_queue_delay", o.MaxQueueDelay, fmt.Sprintf("less than the target of %v", o.Target))
+	case o.Window < 0 || o.MinSamples < 0:
+		return bad("window, min_samples", fmt.Sprint(o.Window, ", ", o.MinSamples), "0 or more")
+	case !(o.PriorAlpha >= 0 && o.PriorBeta >= 0) || math.IsInf(o.PriorAlpha+o.PriorBeta, 0):
+		return bad("prior_alpha, prior_beta", fmt.Sprint(o.PriorAlpha, ", ", o.PriorBeta), "finite, 0 or more")
+	}
+	return nil
+}
+
+// or returns v, or def when v is zero.
+func or[T comparable](v, def T) T {
+	var zero T
+	if v == zero {
+		return def
+	}
+	return v
+}
+
+// withDefaults fills what was left zero.
+func (o Options) withDefaults() Options {
+	o.EngineModel = or(o.EngineModel, o.Model)
+	o.MaxBatchRows = or(o.MaxBatchRows, 64)
+	o.MaxBatchTokens = or(o.MaxBatchTokens, 8192)
+	o.MaxQueue = or(o.MaxQueue, 1024)
+	o.QueueTimeout = or(o.QueueTimeout, 30*time.Second)
+	o.Window = or(o.Window, 10*time.Second)
+	o.MinSamples = or(o.MinSamples, 20)
+	o.PriorAlpha = or(o.PriorAlpha, 0.005)
+	o.PriorBeta = or(o.PriorBeta, 20e-6)
+	return o
+}
+
+// Batcher queues, orders, merges and places the requests of one model.
+type Batcher struct {
+	opt Options
+	log *slog.Logger
+
+	events  chan event
+	control chan func(now time.Time) []Action
+	ended   chan struct{} // closed when the loop has returned
+	workers sync.WaitGroup
+
+	base   context.Context // of every merged call; ends when Close runs out of time
+	cancel context.CancelCauseFunc
+
+	// owned by the loop
+	core  *Core
+	calls map[*Batch]context.CancelFunc // merged calls at engines
+}
+
+// New starts a batcher without replicas; requests wait until SetReplicas.
+func New(o Options, log *slog.Logger) (*Batcher, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	b := &Batcher{
+		opt: o, log: log,
+		events:  make(chan event),
+		control: make(chan func(time.Time) []Action),
+		ended:   make(chan struct{}),
+		core:    NewCore(o),
+		calls:   map[*Batch]context.CancelFunc{},
+	}
+	b.base, b.cancel = context.WithCancelCause(context.Background())
+	go b.loop()
+	return b, nil
+}
+
+// Submit waits for the request's turn and returns the engine's answer, or the
+// engine's refusal as a Reply with its status. ctx must live until the Reply's
+// body is closed; ending it frees the request's place in the queue, its seat in
+// a batch or its slot.
+//
+// Errors: *backends.RetryError with reason queue_full, queue_timeout or
+// no_replica; backends.ErrDeadline, ErrDraining, ErrConnect, ErrSilent,
+// ErrBadReply; ctx's cause.
+func (b *Batcher) Submit(ctx context.Context, r *backends.Request) (*backends.Reply, error) {
+	if b.opt.Merge && len(r.Inputs) == 0 {
+		return nil, fmt.Errorf("batcher: request %s has no inputs to embed", r.ID)
+	}
+	t := newTicket(ctx, b.opt, r)
+	if !b.tell(event{kind: evArrive, work: &t.work}) {
+		return nil, backends.ErrDraining
+	}
+	for {
+		select {
+		case m := <-t.inbox:
+			if m.batch == nil {
+				return m.reply, m.err
+			}
+			if reply, err := b.generate(ctx, t, m.batch); reply != nil || err != nil {
+				return reply, err
+			}
+		case <-ctx.Done():
+			b.tell(event{kind: evCancel, work: &t.work})
+			return nil, context.Cause(ctx)
+		case <-b.ended:
+			select { // the loop may have answered just before it ended
+			case m := <-t.inbox:
+				if m.batch == nil {
+					return m.reply, m.err
+				}
+			default:
+			}
+			return nil, backends.ErrDraining
+		}
+	}
+}
+
+// SetReplicas states which replicas are ready now. One that left finishes what
+// it runs; queued work stays queued.
+func (b *Batcher) SetReplicas(rs []Replica) {
+	rs = append([]Replica(nil), rs...)
+	b.do(func(now time.Time) []Action { return b.core.SetReplicas(now, rs) })
+}
+
+// SetEta sets the batcher's patience: 0 sends at once, 1 waits as long as the
+// latency target allows. Values outside 0..1 are clamped.
+func (b *Batcher) SetEta(eta float64) {
+	b.do(func(now time.Time) []Action { return b.core.SetEta(now, eta) })
+}
+
+// SetOfflineLimit bounds the offline rows (generation: sequences) in flight over
+// replicas that are not Offline. 0 stops admitting them there; Offline replicas
+// are unaffected. At first there is no limit.
+func (b *Batcher) SetOfflineLimit(rows int) {
+	b.do(func(now time.Time) []Action { return b.core.SetOfflineLimit(now, rows) })
+}
+
+// Signals returns what the batcher knows, as a value of its own. After Close it
+// is the zero Signals.
+func (b *Batcher) Signals(now time.Time) Signals {
+	var s Signals
+	b.do(func(time.Time) []Action { s = b.core.Signals(now); return nil })
+	return s
+}
+
+// Close refuses new requests with ErrDraining and returns when the last one is
+// answered. When ctx ends first the waiting ones fail with ErrDraining, merged
+// calls are cancelled and ctx's cause is returned; answers that callers still
+// read stay theirs.
+func (b *Batcher) Close(ctx context.Context) error {
+	b.do(func(now time.Time) []Action { return b.core.Drain(now) })
+	var err error
+	select {
+	case <-b.ended:
+	case <-ctx.Done():
+		err = fmt.Errorf("batcher: drain %s: %w", b.opt.Model, context.Cause(ctx))
+		b.cancel(backends.ErrDraining)
+		<-b.ended
+	}
+	b.cancel(backends.ErrDraining)
+	b.workers.Wait()
+	return err
+}

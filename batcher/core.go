@@ -1,0 +1,606 @@
+package batcher
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"aloft/backends"
+)
+
+const (
+	// standardPatience is how many targets standard work may wait before it
+	// counts as interactive. Offline work never does; its floor share moves it.
+	standardPatience = 5
+	offlinePatience  = time.Hour
+	// noExpiry is the longest that work without a timeout may wait; job runners
+	// that submit offline rows hold their own deadlines.
+	noExpiry = 24 * time.Hour
+	// maxOfflineTries bounds how often a row of a batch job is sent again after
+	// its replica went away; interactive work is sent again once.
+	maxOfflineTries = 3
+	maxTries        = 1
+	// avoidFor keeps retried work off the replica that failed it; after that
+	// any replica will do, so that the only one is not avoided for ever.
+	avoidFor = time.Second
+	// settling is how long a new replica's times stay out of the fit: first
+	// calls pay for page faults and lazy initialisation.
+	settling = time.Second
+)
+
+// Work is one request as the core sees it: whose it is and how large, not what.
+type Work struct {
+	Class     backends.Class
+	Tenant    string
+	Key       string // work of different keys never shares a call; "" for generation
+	RowTokens []int  // tokens of each row; one entry for generation
+	Arrival   time.Time
+	Deadline  time.Time // the request's own; zero = none
+	Load      any       // the caller's; the core never looks inside
+
+	due, expiry time.Time
+	todo        []span // rows waiting for a call
+	first       [1]span
+	running     int // segments at engines
+	tries       int
+	avoid       string // replica that failed it, until avoidUntil
+	avoidUntil  time.Time
+	closed      bool // answered, failed or cancelled
+
+	lane              *lane // nil = not queued
+	queue             *tenantQueue
+	duePos, expiryPos int
+}
+
+type span struct{ from, to int }
+
+// rank is the class that the work is served as: one higher once it is past due.
+func (w *Work) rank(now time.Time) backends.Class {
+	if w.Class == backends.Standard && now.After(w.due) {
+		return backends.Interactive
+	}
+	return w.Class
+}
+
+// waiting counts the rows and tokens that wait for a call.
+func (w *Work) waiting() (rows, tokens int) {
+	for _, s := range w.todo {
+		rows += s.to - s.from
+		for _, t := range w.RowTokens[s.from:s.to] {
+			tokens += max(t, 1)
+		}
+	}
+	return rows, tokens
+}
+
+func (w *Work) tokens() (n int) {
+	for _, t := range w.RowTokens {
+		n += max(t, 1)
+	}
+	return n
+}
+
+// Seg is the part of a Work that one call carries: rows From..To.
+type Seg struct {
+	Work             *Work
+	From, To, Tokens int
+}
+
+// Batch is one engine call: several segments of one key, or one generation.
+type Batch struct {
+	Replica     Replica
+	Key         string
+	Segs        []Seg
+	Rows        int
+	Tokens      int
+	OfflineRows int
+	Reason      Reason
+	At          time.Time     // when it was dispatched
+	Held        time.Duration // how long its replica was free while its first member waited
+
+	replica *replica
+	shared  bool          // its offline rows count against the offline limit
+	load    int           // tokens it keeps its replica busy with
+	first   time.Duration // generation: dispatch to first byte
+}
+
+// ActionKind says what the loop has to do.
+type ActionKind uint8
+
+// The actions.
+const (
+	Dispatch ActionKind = iota // send Batch to Batch.Replica; Done answers
+	Fail                       // answer Work with Err
+	Abort                      // everybody left: cancel Batch; Done must still follow
+)
+
+// Action is one decision of the core.
+type Action struct {
+	Kind  ActionKind
+	Batch *Batch
+	Work  *Work
+	Err   error
+}
+
+// Outcome is how a call ended.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Answered Outcome = iota // the engine answered every row
+	Rejected                // the engine refused the content (400, 413, 422)
+	Refused                 // the engine refused for another reason that a retry does not help
+	Broken                  // 5xx, 429, reset, no connection: another replica may do better
+	Dropped                 // cancelled because everybody left
+)
+
+// Result tells the core how a Batch ended.
+type Result struct {
+	Outcome Outcome
+	Took    time.Duration // dispatch to the end of the answer
+	Err     error         // unless Answered or Dropped
+	Output  int           // generated tokens, as far as known
+}
+
+// replica is a Replica with what runs on it.
+type replica struct {
+	Replica
+	since  time.Time // when it joined
+	free   time.Time // when it last had its last call end
+	busy   int       // calls or sequences
+	tokens int       // at the engine
+	gone   bool      // no longer ready; runs out
+}
+
+// Core is the state of one model's queue and its replicas. Its methods take an
+// event and the time and return what to do; the slice is valid until the next
+// call. It has no lock, no clock and no goroutine.
+type Core struct {
+	opt      Options
+	order    *order
+	replicas []*replica // ready ones, Offline first, then by Index
+	byID     map[string]*replica
+	flying   map[*Batch]struct{}
+	redo     []*Batch // halves of refused calls, served first
+	fits     map[string]*Fit
+
+	eta          float64
+	offlineLimit int
+	offlineRows  int // in flight on replicas that are not Offline
+	draining     bool
+
+	acts []Action
+	wake time.Time
+	meter
+}
+
+// NewCore starts empty; o must have passed Validate.
+func NewCore(o Options) *Core {
+	c := &Core{
+		opt: o.withDefaults(), order: newOrder(), byID: map[string]*replica{},
+		flying: map[*Batch]struct{}{}, fits: map[string]*Fit{}, offlineLimit: math.MaxInt,
+	}
+	return c
+}
+
+// Wake is when Tick wants to be called next; zero = no need.
+func (c *Core) Wake() time.Time { return c.wake }
+
+// Drained reports whether a draining core has nothing left.
+func (c *Core) Drained() bool {
+	return c.draining && len(c.order.expiries) == 0 && len(c.flying) == 0 && len(c.redo) == 0
+}
+
+// Arrive queues w or fails it.
+func (c *Core) Arrive(now time.Time, w *Work) []Action {
+	c.acts = c.acts[:0]
+	class := &c.order.classes[w.Class]
+	class.count.Arrived++
+	c.arrived(now, w.Class, w.tokens())
+	switch {
+	case c.draining:
+		c.shed(w, backends.ErrDraining)
+	case class.queue >= c.opt.MaxQueue:
+		c.shed(w, &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_full"})
+	default:
+		w.first[0] = span{0, len(w.RowTokens)}
+		w.todo = w.first[:]
+		c.deadlines(w)
+		c.order.add(w)
+	}
+	return c.settle(now)
+}
+
+// deadlines sets when w is due (for order and patience) and when it fails.
+func (c *Core) deadlines(w *Work) {
+	target := or(c.opt.Target, time.Second)
+	switch w.Class {
+	case backends.Interactive:
+		w.due, w.expiry = w.Arrival.Add(target), w.Arrival.Add(c.opt.QueueTimeout)
+	case backends.Standard:
+		w.due, w.expiry = w.Arrival.Add(standardPatience*target), w.Arrival.Add(c.opt.QueueTimeout)
+	default:
+		w.due, w.expiry = w.Arrival.Add(offlinePatience), w.Arrival.Add(noExpiry)
+	}
+	if d := w.Deadline; !d.IsZero() {
+		if d.Before(w.due) {
+			w.due = d
+		}
+		if d.Before(w.expiry) {
+			w.expiry = d
+		}
+	}
+}
+
+func (c *Core) shed(w *Work, err error) {
+	c.order.classes[w.Class].count.Shed++
+	c.fail(w, err)
+}
+
+func (c *Core) fail(w *Work, err error) {
+	w.closed = true
+	c.acts = append(c.acts, Action{Kind: Fail, Work: w, Err: err})
+}
+
+// Cancel forgets w: its caller left. A call whose callers all left is aborted.
+func (c *Core) Cancel(now time.Time, w *Work) []Action {
+	c.acts = c.acts[:0]
+	if w.closed {
+		return nil
+	}
+	c.order.classes[w.Class].count.Cancelled++
+	c.close(w)
+	return c.settle(now)
+}
+
+// close takes w out of the queue and aborts calls that nobody waits for now.
+func (c *Core) close(w *Work) {
+	w.closed = true
+	if w.lane != nil {
+		c.order.remove(w)
+	}
+	w.todo = nil
+	if w.running == 0 {
+		return
+	}
+	for b := range c.flying {
+		mine, others := false, false
+		for _, s := range b.Segs {
+			mine = mine || s.Work == w
+			others = others || !s.Work.closed
+		}
+		if mine && !others {
+			c.acts = append(c.acts, Action{Kind: Abort, Batch: b})
+		}
+	}
+}
+
+// First notes the first byte of a generation, took after its dispatch.
+func (c *Core) First(now time.Time, b *Batch, took time.Duration) []Action {
+	w := b.Segs[0].Work
+	if w.Class == backends.Interactive {
+		c.first.add(now, now.Sub(w.Arrival))
+	}
+	b.first = took
+	c.learn(b, took)
+	return nil
+}
+
+// learn feeds the fit, once the replica is no longer new.
+func (c *Core) learn(b *Batch, took time.Duration) {
+	if b.At.Sub(b.replica.since) >= settling {
+		c.fit(b.replica).Observe(b.Tokens, took)
+	}
+}
+
+// Done ends a call and decides what becomes of its members.
+func (c *Core) Done(now time.Time, b *Batch, r Result) []Action {
+	c.acts = c.acts[:0]
+	c.land(now, b)
+	if r.Outcome == Answered {
+		if c.opt.Merge {
+			c.learn(b, r.Took)
+		} else {
+			c.generated(now, b, r)
+		}
+	}
+	split := c.opt.Merge && r.Outcome == Rejected && len(works(b.Segs)) > 1
+	for _, s := range b.Segs {
+		w := s.Work
+		w.running--
+		switch {
+		case w.closed || split:
+		case r.Outcome == Dropped: // the caller left; its cancel may still be on the way
+			c.order.classes[w.Class].count.Cancelled++
+			c.close(w)
+		case r.Outcome == Answered:
+			c.answered(now, b, w)
+		case r.Outcome == Broken && c.again(now, b, s):
+		default:
+			c.order.classes[w.Class].count.Failed++
+			err := r.Err
+			if err == nil {
+				err = backends.ErrBadReply
+			}
+			c.close(w)
+			c.acts = append(c.acts, Action{Kind: Fail, Work: w, Err: err})
+		}
+	}
+	if split {
+		c.bisect(b)
+	}
+	return c.settle(now)
+}
+
+// land takes b off its replica.
+func (c *Core) land(now time.Time, b *Batch) {
+	delete(c.flying, b)
+	r := b.replica
+	r.busy--
+	r.tokens -= b.load
+	if r.busy == 0 {
+		r.free = now
+	}
+	if b.shared {
+		c.offlineRows -= b.OfflineRows
+	}
+	for _, s := range b.Segs {
+		cl := &c.order.classes[s.Work.Class]
+		cl.inFlight--
+		cl.inFlightTok -= s.Tokens
+	}
+}
+
+// answered counts a work whose last segment is done.
+func (c *Core) answered(now time.Time, b *Batch, w *Work) {
+	if len(w.todo) > 0 || w.running > 0 || c.redoing(w) {
+		return
+	}
+	w.closed = true
+	count := &c.order.classes[w.Class].count
+	count.Done++
+	took := now.Sub(w.Arrival)
+	if !c.opt.Merge {
+		return // judged at its first token
+	}
+	if w.Class == backends.Interactive {
+		c.first.add(now, took)
+	}
+	if now.After(w.due) {
+		count.Late++
+	}
+}
+
+func (c *Core) redoing(w *Work) bool {
+	return slices.ContainsFunc(c.redo, func(b *Batch) bool {
+		return slices.ContainsFunc(b.Segs, func(s Seg) bool { return s.Work == w })
+	})
+}
+
+// again queues a segment of a broken call once more and reports whether it did.
+// Calls are pure until their first byte. Interactive work is worth one try on
+// another replica, if there is one; a batch's row waits for the next replica.
+func (c *Core) again(now time.Time, b *Batch, s Seg) bool {
+	w := s.Work
+	if w.Class == backends.Offline {
+		if w.tries >= maxOfflineTries {
+			return false
+		}
+	} else if w.tries >= maxTries || !slices.ContainsFunc(c.replicas, func(r *replica) bool {
+		return r.ID != b.Replica.ID && !r.Offline
+	}) {
+		return false
+	}
+	w.tries++
+	w.avoid, w.avoidUntil = b.Replica.ID, now.Add(time.Duration(w.tries)*avoidFor)
+	c.requeue(w, span{s.From, s.To})
+	c.calls.Retried++
+	return true
+}
+
+func (c *Core) requeue(w *Work, s span) {
+	if w.lane != nil {
+		c.order.remove(w)
+	}
+	w.todo = append(w.todo, s)
+	c.order.add(w)
+}
+
+// bisect sends a refused call again in two halves, so that the member that the
+// engine cannot take ends up alone and the others are answered.
+func (c *Core) bisect(b *Batch) {
+	ws := works(b.Segs)
+	second := ws[len(ws)/2:]
+	var halves [2]*Batch
+	for i := range halves {
+		halves[i] = &Batch{Key: b.Key}
+	}
+	for _, s := range b.Segs {
+		if s.Work.closed {
+			continue
+		}
+		h := halves[0]
+		if slices.Contains(second, s.Work) {
+			h = halves[1]
+		}
+		h.add(s)
+	}
+	for _, h := range halves {
+		if len(h.Segs) > 0 {
+			c.redo = append(c.redo, h)
+		}
+	}
+}
+
+// works lists the open members of segs, each once, in order.
+func works(segs []Seg) (ws []*Work) {
+	for _, s := range segs {
+		if !s.Work.closed && !slices.Contains(ws, s.Work) {
+			ws = append(ws, s.Work)
+		}
+	}
+	return ws
+}
+
+func (b *Batch) add(s Seg) {
+	if n := len(b.Segs) - 1; n >= 0 && b.Segs[n].Work == s.Work && b.Segs[n].To == s.From {
+		b.Segs[n].To, b.Segs[n].Tokens = s.To, b.Segs[n].Tokens+s.Tokens
+	} else {
+		b.Segs = append(b.Segs, s)
+	}
+	b.Rows, b.Tokens = b.Rows+s.To-s.From, b.Tokens+s.Tokens
+	if s.Work.Class == backends.Offline {
+		b.OfflineRows += s.To - s.From
+	}
+}
+
+// SetReplicas states which replicas are ready.
+func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
+	c.acts = c.acts[:0]
+	for _, r := range c.replicas {
+		r.gone = true
+	}
+	c.replicas = c.replicas[:0]
+	for _, n := range rs {
+		n.Slots = max(n.Slots, 1)
+		r := c.byID[n.ID]
+		if r == nil {
+			r = &replica{since: now, free: now}
+			c.byID[n.ID] = r
+		}
+		r.Replica, r.gone = n, false
+		c.replicas = append(c.replicas, r)
+	}
+	for id, r := range c.byID {
+		if r.gone && r.busy == 0 {
+			delete(c.byID, id)
+		}
+	}
+	slices.SortStableFunc(c.replicas, func(a, b *replica) int {
+		if a.Offline != b.Offline { // lent ones take offline rows before shared ones do
+			if a.Offline {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Index, b.Index)
+	})
+	return c.settle(now)
+}
+
+// SetEta sets the patience.
+func (c *Core) SetEta(now time.Time, eta float64) []Action {
+	c.acts = c.acts[:0]
+	if eta >= 0 { // not NaN
+		c.eta = min(eta, 1)
+	} else {
+		c.eta = 0
+	}
+	return c.settle(now)
+}
+
+// SetOfflineLimit bounds offline rows in flight on shared replicas.
+func (c *Core) SetOfflineLimit(now time.Time, rows int) []Action {
+	c.acts = c.acts[:0]
+	c.offlineLimit = max(rows, 0)
+	return c.settle(now)
+}
+
+// Tick does what is due; call it at Wake.
+func (c *Core) Tick(now time.Time) []Action {
+	c.acts = c.acts[:0]
+	return c.settle(now)
+}
+
+// Drain refuses new work and stops waiting for fuller batches.
+func (c *Core) Drain(now time.Time) []Action {
+	c.acts = c.acts[:0]
+	c.draining = true
+	return c.settle(now)
+}
+
+// Abandon fails what waits and what runs with ErrDraining.
+func (c *Core) Abandon(now time.Time) []Action {
+	c.acts = c.acts[:0]
+	c.draining = true
+	for len(c.order.expiries) > 0 {
+		w := c.order.expiries[0]
+		c.close(w)
+		c.shed(w, backends.ErrDraining)
+	}
+	for _, b := range c.redo {
+		for _, w := range works(b.Segs) {
+			c.shed(w, backends.ErrDraining)
+		}
+	}
+	c.redo = nil
+	for b := range c.flying {
+		for _, w := range works(b.Segs) {
+			if c.opt.Merge {
+				c.shed(w, backends.ErrDraining)
+			}
+		}
+	}
+	return c.acts
+}
+
+// settle fails what has waited too long, starts what can start and sets the
+// next wake-up. Every event ends here.
+func (c *Core) settle(now time.Time) []Action {
+	for len(c.order.expiries) > 0 && !now.Before(c.order.expiries[0].expiry) {
+		c.expire(now, c.order.expiries[0])
+	}
+	c.wake = time.Time{}
+	for _, b := range c.redo { // not in the queue, but waiting all the same
+		for _, w := range works(b.Segs) {
+			if now.Before(w.expiry) {
+				c.wakeAt(w.expiry)
+			} else {
+				c.expire(now, w)
+			}
+		}
+	}
+	c.redo = slices.DeleteFunc(c.redo, func(b *Batch) bool { return len(works(b.Segs)) == 0 })
+	if c.opt.Merge {
+		c.form(now)
+	} else {
+		c.admit(now)
+	}
+	if len(c.order.expiries) > 0 {
+		c.wakeAt(c.order.expiries[0].expiry)
+	}
+	return c.acts
+}
+
+func (c *Core) expire(now time.Time, w *Work) {
+	var err error = &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_timeout"}
+	if !w.Deadline.IsZero() && !now.Before(w.Deadline) {
+		err = fmt.Errorf("%w: %w", backends.ErrDeadline, err)
+	} else if !slices.ContainsFunc(c.replicas, func(r *replica) bool { return !r.Offline || w.Class == backends.Offline }) {
+		err = &backends.RetryError{Err: backends.ErrUnavailable, After: c.retryAfter(), Reason: "no_replica"}
+	}
+	c.order.classes[w.Class].count.Expired++
+	if w.Class == backends.Interactive { // a wait that never ended is the worst latency of all
+		c.first.add(now, now.Sub(w.Arrival))
+	}
+	c.close(w)
+	c.fail(w, fmt.Errorf("waited %v: %w", now.Sub(w.Arrival).Round(time.Millisecond), err))
+}
+
+func (c *Core) wakeAt(at time.Time) {
+	if c.wake.IsZero() || at.Before(c.wake) {
+		c.wake = at
+	}
+}
+
+// fit is the service-time model of a replica's shape.
+func (c *Core) fit(r *replica) *Fit {
+	f := c.fits[r.Shape]
+	if f == nil {
+		f = NewFit(c.opt.PriorAlpha, c.opt.PriorBeta)
+		c.fits[r.Shape] = f
+	}
+	return f
+}

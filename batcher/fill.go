@@ -1,0 +1,390 @@
+package batcher
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"aloft/backends"
+)
+
+const (
+	// maxCandidates bounds the walk for work that still fits a call.
+	maxCandidates = 512
+	// offlineShare of the latency target is the most by which offline rows may
+	// hold interactive work up: as a call of their own on a shared replica, or
+	// as the rest of a batch.
+	offlineShare = 8
+	// sendAllowance is kept between the last moment to dispatch and the one that
+	// would break the promise: timers and sockets are not exact.
+	sendAllowance = 2 * time.Millisecond
+	// reservedSlots: offline generation leaves every fourth slot of a shared
+	// replica free, since a sequence cannot be taken back within a step.
+	reservedSlots = 4
+)
+
+// Reason says why a call was dispatched when it was.
+type Reason uint8
+
+// The reasons.
+const (
+	Idle     Reason = iota // a replica was free and waiting buys nothing
+	Full                   // the rows or tokens of a whole call wait
+	Knee                   // more rows would hardly make it cheaper per token
+	Deadline               // the time that eta or the fixed delay allows is over
+	Drain                  // the server is stopping
+	Reasons                // how many there are
+)
+
+// String returns the word for metrics and logs.
+func (r Reason) String() string {
+	return [...]string{"idle", "full", "knee", "deadline", "drain", "none"}[min(r, Reasons)]
+}
+
+// form gives every free replica the call it should run now: replicas pull,
+// nothing is pushed onto a busy one.
+func (c *Core) form(now time.Time) {
+	if len(c.order.expiries) == 0 && len(c.redo) == 0 {
+		return
+	}
+	for _, r := range c.placement() {
+		for r.busy < r.Slots {
+			b := c.takeRedo(r)
+			if b == nil {
+				b = c.fill(now, r)
+			}
+			if b == nil {
+				break
+			}
+			c.start(now, r, b)
+		}
+	}
+}
+
+// placement is the order in which replicas pull: with patience the lowest index
+// first, so that high ones stay free to be lent; without it the one that
+// finishes first, which matters only between shapes.
+func (c *Core) placement() []*replica {
+	if c.eta > 0 || len(c.fits) < 2 {
+		return c.replicas
+	}
+	c.scratch = append(c.scratch[:0], c.replicas...)
+	size := int(c.batchTokens.mean) + 1
+	slices.SortStableFunc(c.scratch, func(a, b *replica) int {
+		if a.Offline != b.Offline {
+			return 0
+		}
+		return cmp.Compare(c.fit(a).Seconds(size), c.fit(b).Seconds(size))
+	})
+	return c.scratch
+}
+
+// takeRedo returns the first half of a refused call that r may run.
+func (c *Core) takeRedo(r *replica) *Batch {
+	for i := 0; i < len(c.redo); i++ {
+		b := c.redo[i]
+		open := &Batch{Key: b.Key, Reason: b.Reason}
+		for _, s := range b.Segs {
+			if !s.Work.closed {
+				open.add(s)
+			}
+		}
+		if len(open.Segs) > 0 && r.Offline && open.OfflineRows < open.Rows {
+			continue
+		}
+		c.redo = slices.Delete(c.redo, i, i+1)
+		if len(open.Segs) > 0 {
+			return open
+		}
+		i--
+	}
+	return nil
+}
+
+// limit is the largest useful call of serving work on r, in tokens: what the
+// target allows, but never below the knee, since a target that cannot be met is
+// no reason to give up throughput too.
+func (c *Core) limit(r *replica) int {
+	if c.opt.Target == 0 {
+		return c.opt.MaxBatchTokens
+	}
+	f := c.fit(r)
+	return min(c.opt.MaxBatchTokens, max(f.Largest(c.opt.Target, len(c.replicas)), f.Knee()))
+}
+
+// when decides whether lane l's serving work goes to r now; if not, it asks to
+// be woken when it will.
+func (c *Core) when(now time.Time, r *replica, l *lane) (Reason, bool) {
+	i, s := &l.bands[backends.Interactive], &l.bands[backends.Standard]
+	rows, tokens := i.rows+s.rows, i.tokens+s.tokens
+	fit, fixed := c.fit(r), c.opt.MaxQueueDelay
+	serving := &c.order.classes[backends.Interactive]
+	all := serving.rows + c.order.classes[backends.Standard].rows
+	switch {
+	case c.draining:
+		return Drain, true
+	case rows >= c.opt.MaxBatchRows || tokens >= c.limit(r):
+		return Full, true
+	case c.opt.Off, fixed == 0 && (c.eta == 0 || c.opt.Target == 0), all > rows: // all > rows: other keys wait
+		return Idle, true
+	case fixed == 0 && fit.Known() && tokens >= fit.Knee():
+		return Knee, true
+	}
+	first := i.earliest()
+	if w := s.earliest(); first == nil || w != nil && w.due.Before(first.due) {
+		first = w
+	}
+	last := first.due.Add(-fit.Promise(tokens+tokens/rows) - sendAllowance)
+	at := first.Arrival.Add(time.Duration(c.eta * float64(last.Sub(first.Arrival))))
+	if fixed > 0 {
+		if at = first.Arrival.Add(fixed); c.opt.Target > 0 && last.Before(at) {
+			at = last
+		}
+	}
+	if now.Before(at) {
+		c.wakeAt(at)
+		return 0, false
+	}
+	return Deadline, true
+}
+
+// filling is one call while it is being put together.
+type filling struct {
+	c            *Core
+	r            *replica
+	now          time.Time
+	b            *Batch
+	rows, tokens int // bounds of the whole call
+	knee         int
+	offRows      int       // offline rows that may still be added
+	offTokens    int       // and their tokens
+	due          time.Time // earliest of the serving members
+	fit          *Fit
+	whole        bool // one request, however long
+}
+
+// fill puts together the call that r should run now, nil when it should wait.
+func (c *Core) fill(now time.Time, r *replica) *Batch {
+	f := filling{
+		c: c, r: r, now: now, b: &Batch{}, fit: c.fit(r), whole: c.opt.Off,
+		rows: c.opt.MaxBatchRows, tokens: c.opt.MaxBatchTokens,
+		offRows: c.opt.MaxBatchRows, offTokens: c.opt.MaxBatchTokens,
+	}
+	f.knee = f.fit.Knee()
+	from, to := backends.Interactive, backends.Offline
+	var l *lane
+	if r.Offline {
+		from = backends.Offline
+		l = c.order.lane(now, from, to)
+	} else {
+		if f.offRows = min(f.offRows, c.offlineLimit-c.offlineRows); f.offRows <= 0 {
+			to = backends.Standard
+		}
+		if l = c.order.lane(now, from, backends.Standard); l != nil {
+			ok := false
+			if f.b.Reason, ok = c.when(now, r, l); !ok {
+				return nil
+			}
+			f.tokens = c.limit(r)
+			f.offTokens = c.small(f.fit, true)
+		} else if to == backends.Offline {
+			from = backends.Offline
+			l = c.order.lane(now, from, to)
+			f.offTokens = c.small(f.fit, false)
+		}
+	}
+	if l == nil {
+		return nil
+	}
+	f.take(l, from, to)
+	if len(f.b.Segs) == 0 {
+		return nil
+	}
+	return f.b
+}
+
+// small is how many offline tokens fit into offlineShare of the target, as a
+// call of their own or riding in one that runs anyway.
+func (c *Core) small(f *Fit, riding bool) int {
+	if c.opt.Target == 0 {
+		return c.opt.MaxBatchTokens
+	}
+	d := c.opt.Target / offlineShare
+	if riding {
+		return int(d.Seconds() / f.margin / f.beta)
+	}
+	return min(c.opt.MaxBatchTokens, max(f.Within(d), 1))
+}
+
+// take fills f from lane l in order, skipping what does not fit.
+func (f *filling) take(l *lane, from, to backends.Class) {
+	c := f.c
+	c.hidden = c.hidden[:0]
+	for range maxCandidates {
+		w := c.order.next(f.now, l, from, to)
+		if w == nil || f.b.Rows >= f.rows {
+			break
+		}
+		n := f.fits(w)
+		if n == 0 {
+			hide(w)
+			c.hidden = append(c.hidden, w)
+			continue
+		}
+		f.b.Key = w.Key
+		seg := c.order.take(w, n)
+		f.b.add(seg)
+		if w.Class == backends.Offline {
+			f.offRows, f.offTokens = f.offRows-n, f.offTokens-seg.Tokens
+		} else if f.due.IsZero() || w.due.Before(f.due) {
+			f.due = w.due
+		}
+		if f.whole {
+			break
+		}
+	}
+	for _, w := range c.hidden {
+		show(w)
+	}
+}
+
+// fits is how many rows of w's first span the call takes now. A quarter of a
+// call at a time, so that one long list leaves room for others: the order
+// decides again after each quarter.
+func (f *filling) fits(w *Work) int {
+	if w.avoid == f.r.ID && f.now.Before(w.avoidUntil) {
+		f.c.wakeAt(w.avoidUntil)
+		return 0
+	}
+	s := w.todo[0]
+	chunk, offline := max(1, f.rows/4), w.Class == backends.Offline
+	if f.whole {
+		chunk = f.rows
+	}
+	if offline {
+		chunk = min(chunk, f.offRows)
+	}
+	n, sum := 0, f.b.Tokens
+	for _, t := range w.RowTokens[s.from:s.to] {
+		sum += max(t, 1)
+		if n == chunk || f.b.Rows+n == f.rows {
+			break
+		}
+		if first := f.b.Rows+n == 0; !first && !f.room(sum, sum-f.b.Tokens, offline) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// room reports whether the call may grow to sum tokens, added of them from the
+// work in question. Up to the knee it always may: batches that shrink to save a
+// late head lose more than they save (research 4).
+func (f *filling) room(sum, added int, offline bool) bool {
+	if sum > f.tokens || offline && added > f.offTokens {
+		return false
+	}
+	if f.due.IsZero() || !offline && sum <= f.knee {
+		return true
+	}
+	return !f.now.Add(f.fit.Promise(sum)).After(f.due)
+}
+
+// start puts b onto r.
+func (c *Core) start(now time.Time, r *replica, b *Batch) {
+	b.Replica, b.replica, b.At, b.shared = r.Replica, r, now, !r.Offline
+	b.load = b.Tokens
+	if !c.opt.Merge {
+		b.load += int(c.output.mean)
+	}
+	oldest := now
+	for _, s := range b.Segs {
+		w := s.Work
+		w.running++
+		if w.Arrival.Before(oldest) {
+			oldest = w.Arrival
+		}
+		class := &c.order.classes[w.Class]
+		class.inFlight++
+		class.inFlightTok += s.Tokens
+	}
+	if r.free.After(oldest) {
+		oldest = r.free
+	}
+	if r.busy == 0 {
+		b.Held = now.Sub(oldest)
+	}
+	r.busy++
+	r.tokens += b.load
+	if b.shared {
+		c.offlineRows += b.OfflineRows
+	}
+	c.flying[b] = struct{}{}
+	c.calls.Reasons[b.Reason]++
+	c.calls.Calls++
+	c.batchRows.add(float64(b.Rows))
+	c.batchTokens.add(float64(b.Tokens))
+	c.acts = append(c.acts, Action{Kind: Dispatch, Batch: b})
+}
+
+// admit grants free slots to waiting generations in order.
+func (c *Core) admit(now time.Time) {
+	l := c.order.lanes[""]
+	if l == nil || l.works == 0 {
+		return
+	}
+	c.hidden = c.hidden[:0]
+	from, to := backends.Interactive, backends.Offline
+	for from <= to {
+		w := c.order.next(now, l, from, to)
+		if w == nil {
+			break
+		}
+		r, avoided := c.slot(now, w)
+		switch {
+		case r != nil:
+			b := &Batch{}
+			b.add(c.order.take(w, 1))
+			if c.draining {
+				b.Reason = Drain
+			}
+			c.start(now, r, b)
+		case avoided && len(c.hidden) < maxCandidates:
+			hide(w)
+			c.hidden = append(c.hidden, w)
+		case w.Class == backends.Offline:
+			to = backends.Standard
+		default: // serving classes share their replicas: none is free for the other either
+			from = backends.Offline
+		}
+	}
+	for _, w := range c.hidden {
+		show(w)
+	}
+}
+
+// slot picks the replica that w starts on: the least loaded, or with patience
+// the lowest index, which leaves high ones free to be lent.
+func (c *Core) slot(now time.Time, w *Work) (best *replica, avoided bool) {
+	for _, r := range c.replicas {
+		offline := w.Class == backends.Offline
+		switch {
+		case r.busy >= r.Slots, r.Offline && !offline:
+			continue
+		case w.avoid == r.ID && now.Before(w.avoidUntil):
+			c.wakeAt(w.avoidUntil)
+			avoided = true
+			continue
+		case offline && !r.Offline && (c.offlineRows >= c.offlineLimit || r.busy >= r.Slots-(r.Slots+reservedSlots-2)/reservedSlots):
+			continue
+		case best == nil:
+			best = r
+		case best.Offline && !r.Offline, c.eta > 0:
+			continue
+		case r.tokens*best.Slots < best.tokens*r.Slots:
+			best = r
+		}
+	}
+	return best, avoided
+}

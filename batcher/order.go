@@ -1,0 +1,318 @@
+package batcher
+
+import (
+	"container/heap"
+	"slices"
+	"time"
+
+	"aloft/backends"
+)
+
+// floorShare is the share of served tokens that a waiting lower class gets even
+// while higher classes wait; without it strict order starves (Triton's priority
+// levels do).
+const floorShare = 0.05
+
+// Caches of empty lanes and tenant queues are kept up to these sizes, since the
+// same keys and tenants come back, and dropped beyond, since keys are chosen by
+// clients.
+const (
+	maxLanes    = 64
+	maxTenants  = 256
+	maxAccounts = 4096
+)
+
+// order holds the queued work: a lane per merge key, in it a band per class, in
+// that a queue per tenant, ordered by due time. The next work of a band is the
+// earliest due of the tenant that was served least (virtual token counter, VTC,
+// OSDI'24).
+type order struct {
+	lanes    map[string]*lane
+	classes  [backends.Classes]classState
+	expiries expiryHeap
+}
+
+// classState is what a class keeps over all lanes.
+type classState struct {
+	accounts              map[string]*account
+	floor                 float64 // counter of the tenant served last: newcomers are lifted to it
+	owed                  float64 // tokens that the floor share owes this class
+	queue, rows, tokens   int
+	inFlight, inFlightTok int
+	count                 Counters
+}
+
+// account is one tenant's counter of served tokens in a class.
+type account struct {
+	served float64
+	queued int
+}
+
+type lane struct {
+	bands [backends.Classes]band
+	works int
+}
+
+type band struct {
+	byTenant map[string]*tenantQueue
+	tenants  []*tenantQueue
+	tokens   int
+	rows     int
+}
+
+type tenantQueue struct {
+	name    string
+	account *account
+	works   dueHeap
+}
+
+func newOrder() *order {
+	o := &order{lanes: map[string]*lane{}}
+	for c := range o.classes {
+		o.classes[c].accounts = map[string]*account{}
+	}
+	return o
+}
+
+// add queues w, whose todo is not empty.
+func (o *order) add(w *Work) {
+	l := o.lanes[w.Key]
+	if l == nil {
+		o.prune()
+		l = &lane{}
+		o.lanes[w.Key] = l
+	}
+	q := o.tenant(l, w.Class, w.Tenant)
+	if q.account.queued == 0 { // back from idle: no credit for the time away
+		q.account.served = max(q.account.served, o.classes[w.Class].floor)
+	}
+	q.account.queued++
+	heap.Push(&q.works, w)
+	heap.Push(&o.expiries, w)
+	w.lane, w.queue = l, q
+	l.works++
+	o.classes[w.Class].queue++
+	rows, tokens := w.waiting()
+	o.tally(w, rows, tokens)
+}
+
+// tenant finds or makes the queue of a tenant in a lane's band.
+func (o *order) tenant(l *lane, class backends.Class, name string) *tenantQueue {
+	b := &l.bands[class]
+	if q := b.byTenant[name]; q != nil {
+		return q
+	}
+	if len(b.tenants) >= maxTenants {
+		b.tenants = slices.DeleteFunc(b.tenants, func(q *tenantQueue) bool {
+			if len(q.works) > 0 {
+				return false
+			}
+			delete(b.byTenant, q.name)
+			return true
+		})
+	}
+	q := &tenantQueue{name: name, account: o.account(class, name)}
+	if b.byTenant == nil {
+		b.byTenant = map[string]*tenantQueue{}
+	}
+	b.byTenant[name] = q
+	b.tenants = append(b.tenants, q)
+	return q
+}
+
+func (o *order) account(class backends.Class, name string) *account {
+	c := &o.classes[class]
+	a := c.accounts[name]
+	if a != nil {
+		return a
+	}
+	if len(c.accounts) >= maxAccounts { // idle tenants lose their memory, never those that wait
+		for n, old := range c.accounts {
+			if old.queued == 0 {
+				delete(c.accounts, n)
+			}
+		}
+	}
+	a = &account{served: c.floor}
+	c.accounts[name] = a
+	return a
+}
+
+func (o *order) prune() {
+	if len(o.lanes) < maxLanes {
+		return
+	}
+	for k, l := range o.lanes {
+		if l.works == 0 {
+			delete(o.lanes, k)
+		}
+	}
+}
+
+func (o *order) tally(w *Work, rows, tokens int) {
+	b, c := &w.lane.bands[w.Class], &o.classes[w.Class]
+	b.rows, b.tokens = b.rows+rows, b.tokens+tokens
+	c.rows, c.tokens = c.rows+rows, c.tokens+tokens
+}
+
+// remove takes w out of the queue whole.
+func (o *order) remove(w *Work) {
+	rows, tokens := w.waiting()
+	o.tally(w, -rows, -tokens)
+	o.unlink(w)
+}
+
+func (o *order) unlink(w *Work) {
+	if w.duePos >= 0 { // hidden while a batch is being filled otherwise
+		heap.Remove(&w.queue.works, w.duePos)
+	}
+	heap.Remove(&o.expiries, w.expiryPos)
+	w.queue.account.queued--
+	w.lane.works--
+	c := &o.classes[w.Class]
+	if c.queue--; c.queue == 0 {
+		c.owed = 0
+	}
+	w.lane, w.queue = nil, nil
+}
+
+// take serves the first rows of w's first span, charges its tenant, and leaves
+// the rest queued.
+func (o *order) take(w *Work, rows int) Seg {
+	s := &w.todo[0]
+	seg := Seg{Work: w, From: s.from, To: s.from + rows}
+	for _, t := range w.RowTokens[seg.From:seg.To] {
+		seg.Tokens += max(t, 1)
+	}
+	c := &o.classes[w.Class]
+	c.floor = max(c.floor, w.queue.account.served)
+	w.queue.account.served += float64(seg.Tokens)
+	for lower := w.Class + 1; lower < backends.Classes; lower++ {
+		if lc := &o.classes[lower]; lc.queue > 0 {
+			lc.owed += floorShare * float64(seg.Tokens)
+		}
+	}
+	c.owed = max(0, c.owed-float64(seg.Tokens))
+	o.tally(w, -rows, -seg.Tokens)
+	if s.from = seg.To; s.from == s.to {
+		if w.todo = w.todo[1:]; len(w.todo) == 0 {
+			o.unlink(w)
+		}
+	}
+	return seg
+}
+
+// charge adds generated tokens to a tenant's counter after the fact.
+func (o *order) charge(w *Work, tokens float64) {
+	if a := o.classes[w.Class].accounts[w.Tenant]; a != nil {
+		a.served += tokens
+	}
+}
+
+// next is the band's next work, nil when nothing is visible in it.
+func (b *band) next() *Work {
+	var best *tenantQueue
+	for _, q := range b.tenants {
+		if len(q.works) > 0 && (best == nil || q.account.served < best.account.served ||
+			q.account.served == best.account.served && q.works[0].due.Before(best.works[0].due)) {
+			best = q
+		}
+	}
+	if best == nil {
+		return nil
+	}
+	return best.works[0]
+}
+
+// earliest is the band's earliest due work over all tenants.
+func (b *band) earliest() *Work {
+	var first *Work
+	for _, q := range b.tenants {
+		if len(q.works) > 0 && (first == nil || q.works[0].due.Before(first.due)) {
+			first = q.works[0]
+		}
+	}
+	return first
+}
+
+// hide takes w out of its tenant's order until show; it stays queued.
+func hide(w *Work) { heap.Remove(&w.queue.works, w.duePos) }
+
+func show(w *Work) { heap.Push(&w.queue.works, w) }
+
+// lane returns the lane to serve next among the classes from..to, nil when none
+// has work: the highest class first, then the least served tenant, then the
+// earliest due. Standard work past its due time counts as interactive (ageing).
+func (o *order) lane(now time.Time, from, to backends.Class) (best *lane) {
+	var lead *Work
+	for _, l := range o.lanes {
+		for c := from; c <= to && l.works > 0; c++ {
+			if w := l.bands[c].next(); w != nil && (lead == nil || ahead(now, w, lead)) {
+				best, lead = l, w
+			}
+		}
+	}
+	return best
+}
+
+// ahead reports whether a is served before b.
+func ahead(now time.Time, a, b *Work) bool {
+	if x, y := a.rank(now), b.rank(now); x != y {
+		return x < y
+	}
+	if a.Class == b.Class && a.queue.account.served != b.queue.account.served {
+		return a.queue.account.served < b.queue.account.served
+	}
+	return a.due.Before(b.due)
+}
+
+// next is the work that a call on l takes next among the classes from..to: one
+// that the floor share owes its first row, else as in lane.
+func (o *order) next(now time.Time, l *lane, from, to backends.Class) (best *Work) {
+	for c := to; c > from; c-- {
+		if w := l.bands[c].next(); w != nil && o.classes[c].owed >= float64(max(w.RowTokens[w.todo[0].from], 1)) {
+			return w
+		}
+	}
+	for c := from; c <= to; c++ {
+		if w := l.bands[c].next(); w != nil && (best == nil || ahead(now, w, best)) {
+			best = w
+		}
+	}
+	return best
+}
+
+// dueHeap orders a tenant's work by due time.
+type dueHeap []*Work
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].duePos, h[j].duePos = i, j
+}
+func (h *dueHeap) Push(x any) { w := x.(*Work); w.duePos = len(*h); *h = append(*h, w) }
+func (h *dueHeap) Pop() any {
+	last := len(*h) - 1
+	w := (*h)[last]
+	(*h)[last], *h = nil, (*h)[:last]
+	w.duePos = -1
+	return w
+}
+
+// expiryHeap orders all queued work by the time at which it fails.
+type expiryHeap []*Work
+
+func (h expiryHeap) Len() int           { return len(h) }
+func (h expiryHeap) Less(i, j int) bool { return h[i].expiry.Before(h[j].expiry) }
+func (h expiryHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].expiryPos, h[j].expiryPos = i, j
+}
+func (h *expiryHeap) Push(x any) { w := x.(*Work); w.expiryPos = len(*h); *h = append(*h, w) }
+func (h *expiryHeap) Pop() any {
+	last := len(*h) - 1
+	w := (*h)[last]
+	(*h)[last], *h = nil, (*h)[:last]
+	return w
+}
