@@ -79,7 +79,7 @@ func outcome(j Job, e Exit, saved bool) (State, string) {
 		return Succeeded, ""
 	case !j.Cancelling.IsZero():
 		return Cancelled, ""
-	case j.State == Preempting:
+	case j.State == Preempting || j.State == Starting: // starting: ended because that was not stored
 		return Queued, ""
 	case e.Code == ExitRequeue && saved:
 		return Queued, ""

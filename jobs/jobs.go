@@ -46,10 +46,11 @@ const (
 
 // next lists the legal steps. A batch ends from queued as well: its rows ride in
 // ready replicas while it holds no slice of its own. Starting → queued is a
-// start that was interrupted; running → queued a crash, ours or asked for (75).
+// start that was interrupted, starting → succeeded one whose step to running
+// could not be stored; running → queued is a crash of ours, or asked for (75).
 var next = map[State][]State{
 	Queued:     {Starting, Succeeded, Failed, Cancelled, Expired},
-	Starting:   {Running, Queued, Failed, Cancelled, Expired},
+	Starting:   {Running, Queued, Succeeded, Failed, Cancelled, Expired},
 	Running:    {Preempting, Queued, Succeeded, Failed, Cancelled, Expired},
 	Preempting: {Queued, Succeeded, Failed, Cancelled, Expired},
 }

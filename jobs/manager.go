@@ -1,0 +1,312 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"aloft/backends"
+)
+
+// Manager takes jobs in, starts and preempts them when told to, and runs batch
+// files. The store's record is the truth: every change is a compare and swap, so
+// the manager holds only what is alive in this process.
+type Manager struct {
+	opt       Options
+	log       *slog.Logger
+	templates map[string]Template
+
+	base context.Context // ends when Close begins
+	stop context.CancelCauseFunc
+	work sync.WaitGroup // every goroutine of ours
+
+	mu      sync.Mutex
+	closed  bool
+	open    int // unfinished jobs
+	runs    map[string]*run
+	batches map[string]*batchRun
+	gates   map[string]*gate
+}
+
+func newManager(o Options, log *slog.Logger) *Manager {
+	m := &Manager{
+		opt: o, log: log,
+		templates: make(map[string]Template, len(o.Templates)),
+		runs:      map[string]*run{}, batches: map[string]*batchRun{}, gates: map[string]*gate{},
+	}
+	for _, t := range o.Templates {
+		m.templates[t.Name] = t
+	}
+	m.base, m.stop = context.WithCancelCause(context.Background())
+	return m
+}
+
+// Open recovers what an earlier life left: leftover processes are ended, jobs
+// that ran are queued again and resume from their last checkpoint, asked-for
+// cancellations are carried out, batches go on where their output was committed.
+func (m *Manager) Open(ctx context.Context) error {
+	if err := m.opt.Executor.Reap(ctx); err != nil {
+		return fmt.Errorf("jobs: end leftover processes: %w", err)
+	}
+	left, err := m.opt.Store.List(ctx, Filter{States: []State{Queued, Starting, Running, Preempting}})
+	if err != nil {
+		return fmt.Errorf("jobs: list unfinished jobs: %w", err)
+	}
+	m.mu.Lock()
+	m.open += len(left)
+	m.mu.Unlock()
+	live := map[string]bool{}
+	for _, j := range slices.Backward(left) { // oldest first
+		if j.State != Queued {
+			if _, err := m.update(ctx, j.ID, recoverJob); err != nil {
+				return fmt.Errorf("jobs: recover %s: %w", j.ID, err)
+			}
+		}
+		if j.Kind == KindBatch {
+			live[j.ID] = true
+			m.serveBatch(j.ID, j.Batch.InputFile)
+		}
+	}
+	m.sweepBatchDirs(live)
+	m.work.Go(m.expireFiles)
+	return nil
+}
+
+// recoverJob puts a job whose process is gone where it belongs.
+func recoverJob(j *Job) error {
+	switch now := time.Now(); {
+	case j.State == Queued || j.State.Terminal():
+		return errUnchanged
+	case !j.Cancelling.IsZero() && j.Kind != KindBatch:
+		j.step(Cancelled, now)
+	default:
+		j.step(Queued, now)
+	}
+	return nil
+}
+
+// Close stops: batches commit what they have, running jobs are preempted, with
+// their grace or what ctx leaves of it, and queued again. It returns when
+// nothing of ours runs any more, or with ctx's error.
+func (m *Manager) Close(ctx context.Context) error {
+	m.mu.Lock()
+	m.closed = true
+	ids := slices.Collect(maps.Keys(m.runs))
+	m.mu.Unlock()
+	m.stop(ErrClosed)
+
+	var stopping sync.WaitGroup
+	for _, id := range ids {
+		stopping.Go(func() {
+			if err := m.Preempt(ctx, id, 0); err != nil {
+				m.log.Warn("job not preempted", "job", id, "err", err)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		stopping.Wait()
+		m.work.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("jobs: close: %w", context.Cause(ctx))
+	}
+}
+
+// graceWithin shortens grace to nine tenths of what ctx leaves: the rest is for
+// the kill and the record.
+func graceWithin(ctx context.Context, grace time.Duration) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		grace = min(grace, max(time.Until(end)*9/10, time.Millisecond))
+	}
+	return grace
+}
+
+// Submit stores a job and only then answers. Template fills in what j leaves
+// out; without one j.Command is run as it is: whether the user may do so is the
+// caller's question. Batches come in through CreateBatch.
+func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
+	now := time.Now()
+	if j.Template != "" {
+		t, ok := m.templates[j.Template]
+		if !ok {
+			return Job{}, invalid("template", "there is no template %q", j.Template)
+		}
+		cmd, err := t.fill(j.Params, map[string]string{"aloft": m.opt.Self, "data": m.opt.DataDir})
+		if err != nil {
+			return Job{}, err
+		}
+		j.Kind, j.Command = t.Kind, cmd
+		setDefault(&j.Shape, t.Shape)
+		setDefault(&j.Grace, t.Grace)
+		setDefault(&j.Priority, t.Priority)
+		setDefault(&j.MinWidth, t.MinWidth)
+		setDefault(&j.MaxWidth, t.MaxWidth)
+	}
+	setDefault(&j.Grace, m.opt.Grace)
+	setDefault(&j.MinWidth, 1)
+	setDefault(&j.MaxWidth, j.MinWidth)
+	switch {
+	case j.Kind == KindBatch || j.Kind == "":
+		return Job{}, invalid("kind", "%q cannot be submitted as a job", j.Kind)
+	case len(j.Command) == 0:
+		return Job{}, invalid("command", "neither a template nor a command is given")
+	case j.MinWidth < 1 || j.MaxWidth < j.MinWidth:
+		return Job{}, invalid("width", "from %d to %d is no range", j.MinWidth, j.MaxWidth)
+	case j.Grace < 0:
+		return Job{}, invalid("grace", "%v is negative", j.Grace)
+	}
+	j = Job{ // what remains is ours to set
+		ID: newID("job_", now), State: Queued, Times: Times{Created: now},
+		Tenant: j.Tenant, Template: j.Template, Params: j.Params, Kind: j.Kind, Model: j.Model,
+		Shape: j.Shape, MinWidth: j.MinWidth, MaxWidth: j.MaxWidth, Priority: j.Priority,
+		Grace: j.Grace, Command: j.Command,
+	}
+	return m.add(ctx, j)
+}
+
+// add stores a new job within the bound on unfinished ones.
+func (m *Manager) add(ctx context.Context, j Job) (Job, error) {
+	m.mu.Lock()
+	switch {
+	case m.closed:
+		m.mu.Unlock()
+		return Job{}, ErrClosed
+	case m.open >= m.opt.MaxOpen:
+		m.mu.Unlock()
+		return Job{}, fmt.Errorf("%d unfinished jobs: %w", m.opt.MaxOpen, backends.ErrOverloaded)
+	}
+	m.open++
+	m.mu.Unlock()
+	if err := m.opt.Store.Put(ctx, &j); err != nil {
+		m.mu.Lock()
+		m.open--
+		m.mu.Unlock()
+		return Job{}, fmt.Errorf("store job %s: %w", j.ID, err)
+	}
+	m.log.Info("job queued", "job", j.ID, "kind", j.Kind)
+	m.opt.OnChange(j)
+	return j, nil
+}
+
+// Get returns the job, with the progress of this moment if it runs.
+func (m *Manager) Get(ctx context.Context, id string) (Job, error) {
+	j, err := m.opt.Store.Get(ctx, id)
+	if err != nil {
+		return Job{}, fmt.Errorf("job %s: %w", id, err)
+	}
+	m.freshen(&j)
+	return j, nil
+}
+
+// List returns the jobs that match, newest first.
+func (m *Manager) List(ctx context.Context, f Filter) ([]Job, error) {
+	list, err := m.opt.Store.List(ctx, f)
+	if err != nil {
+		return nil, fmt.Errorf("list jobs: %w", err)
+	}
+	for i := range list {
+		m.freshen(&list[i])
+	}
+	return list, nil
+}
+
+func (m *Manager) freshen(j *Job) {
+	m.mu.Lock()
+	r := m.runs[j.ID]
+	m.mu.Unlock()
+	if r != nil {
+		r.freshen(j)
+	}
+}
+
+// LogPath is where the output of the job's processes is kept.
+func (m *Manager) LogPath(id string) string {
+	return filepath.Join(m.opt.DataDir, "logs", filepath.Base(id)+".log")
+}
+
+func (m *Manager) checkpointDir(id string) string {
+	return filepath.Join(m.opt.DataDir, "checkpoints", filepath.Base(id))
+}
+
+// errUnchanged is returned by a change that has nothing to change.
+var errUnchanged = errors.New("unchanged")
+
+// maxConflicts bounds the tries of a compare and swap: each lost one means that
+// somebody else's was stored, and a job has only a handful of writers.
+const maxConflicts = 64
+
+// update applies change to the stored job, again when it changed meanwhile.
+func (m *Manager) update(ctx context.Context, id string, change func(*Job) error) (Job, error) {
+	for range maxConflicts {
+		j, err := m.opt.Store.Get(ctx, id)
+		if err != nil {
+			return Job{}, fmt.Errorf("job %s: %w", id, err)
+		}
+		state, status := j.State, batchStatus(j)
+		if err := change(&j); errors.Is(err, errUnchanged) {
+			return j, nil
+		} else if err != nil {
+			return j, err
+		}
+		err = m.opt.Store.Put(ctx, &j)
+		if errors.Is(err, ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return Job{}, fmt.Errorf("store job %s: %w", id, err)
+		}
+		if j.State != state || batchStatus(j) != status {
+			m.changed(j, state)
+		}
+		return j, nil
+	}
+	return Job{}, fmt.Errorf("job %s: %w", id, ErrConflict)
+}
+
+func (m *Manager) changed(j Job, from State) {
+	if j.State.Terminal() && !from.Terminal() {
+		m.mu.Lock()
+		m.open--
+		m.mu.Unlock()
+	}
+	m.log.Info("job changed", "job", j.ID, "kind", j.Kind, "from", from, "to", j.State, "status", batchStatus(j), "err", j.Error)
+	m.opt.OnChange(j)
+}
+
+func batchStatus(j Job) BatchStatus {
+	if j.Batch == nil {
+		return ""
+	}
+	return j.Batch.Status
+}
+
+// sweepBatchDirs removes the local output of batches that have ended: their
+// files were published before the record said so.
+func (m *Manager) sweepBatchDirs(live map[string]bool) {
+	entries, err := os.ReadDir(filepath.Join(m.opt.DataDir, "batches"))
+	if err != nil {
+		m.log.Warn("batch folders not swept", "err", err)
+		return
+	}
+	for _, e := range entries {
+		if !live[e.Name()] {
+			os.RemoveAll(m.batchDir(e.Name()))
+		}
+	}
+}
+
+func (m *Manager) batchDir(id string) string {
+	return filepath.Join(m.opt.DataDir, "batches", id)
+}

@@ -1,0 +1,113 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"gocloud.dev/blob"
+)
+
+// Options is what a Manager works with. Zero numbers take the default named.
+type Options struct {
+	Store     Store
+	Files     FileStore
+	Blobs     *blob.Bucket // the bytes of files; the caller closes it after Close
+	Caller    Caller
+	Executor  Executor
+	Templates []Template
+
+	DataDir string // checkpoints, logs and the output of unfinished batches live below it
+	Self    string // path of the aloft binary, for "{aloft}" in templates
+
+	Grace        time.Duration // checkpoint signal to kill where a job names none; 10 s
+	MaxOpen      int           // unfinished jobs, more are refused; 10,000
+	MaxBatches   int           // unfinished batches, more are refused; 256
+	MaxFileBytes int64         // of one uploaded file; 512 MiB
+	Retry        Retry
+
+	// BatchConcurrency says how many rows may be under way for a model now, over
+	// all its batches; 0 = none at present. It is asked often and under a lock:
+	// it must be quick and must not call the Manager. nil = 8.
+	BatchConcurrency func(model string) int
+	// OnChange is told of each stored change of a state or batch status. Calls
+	// may overtake each other: it is a hint to look, and must not block.
+	OnChange func(Job)
+}
+
+// Retry bounds how a row is tried again. Lack of capacity (429, 503) is waited
+// out until the window ends; other passing faults have Attempts tries.
+type Retry struct {
+	First    time.Duration // first pause, doubled each time; 200 ms
+	Most     time.Duration // longest pause; 30 s
+	Attempts int           // tries of a row that fails for another reason; 5
+}
+
+// Validate checks what must be there and that no bound is negative.
+func (o Options) Validate() error {
+	switch {
+	case o.Store == nil || o.Files == nil || o.Blobs == nil:
+		return errors.New("jobs: store, files and blobs are required")
+	case o.Caller == nil || o.Executor == nil:
+		return errors.New("jobs: caller and executor are required")
+	case o.DataDir == "":
+		return errors.New("jobs: no data folder given")
+	case o.Grace < 0, o.MaxOpen < 0, o.MaxBatches < 0, o.MaxFileBytes < 0,
+		o.Retry.First < 0, o.Retry.Most < 0, o.Retry.Attempts < 0:
+		return errors.New("jobs: a bound is negative")
+	}
+	names := map[string]bool{}
+	for _, t := range o.Templates {
+		if err := t.Validate(); err != nil {
+			return err
+		}
+		if names[t.Name] {
+			return fmt.Errorf("job template %q is there twice", t.Name)
+		}
+		names[t.Name] = true
+	}
+	return nil
+}
+
+func (o Options) withDefaults() Options {
+	setDefault(&o.Grace, 10*time.Second)
+	setDefault(&o.MaxOpen, 10_000)
+	setDefault(&o.MaxBatches, 256)
+	setDefault(&o.MaxFileBytes, 512<<20)
+	setDefault(&o.Retry.First, 200*time.Millisecond)
+	setDefault(&o.Retry.Most, 30*time.Second)
+	setDefault(&o.Retry.Attempts, 5)
+	if o.BatchConcurrency == nil {
+		o.BatchConcurrency = func(string) int { return 8 }
+	}
+	if o.OnChange == nil {
+		o.OnChange = func(Job) {}
+	}
+	return o
+}
+
+func setDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// NewManager returns a manager that does nothing until Open. log nil = silent.
+func NewManager(o Options, log *slog.Logger) (*Manager, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	for _, dir := range []string{"checkpoints", "logs", "batches"} {
+		if err := os.MkdirAll(filepath.Join(o.DataDir, dir), 0o700); err != nil {
+			return nil, fmt.Errorf("jobs: data folder: %w", err)
+		}
+	}
+	return newManager(o.withDefaults(), log), nil
+}

@@ -1,0 +1,302 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"aloft/gpu"
+)
+
+// run is a job's life in this process: from Start until no process of it is left
+// and the record says so.
+type run struct {
+	started chan struct{} // closed when exec is set, or the start failed
+	done    chan struct{} // closed when the slice is free and the record stored
+	exec    Run           // nil if the start failed
+
+	mu       sync.Mutex
+	progress Progress
+	began    time.Time
+	from     int64 // progress.Done at the start
+	saved    bool  // this run has completed a checkpoint
+	stored   time.Time
+}
+
+// progressEvery bounds how often plain progress is stored; checkpoints and
+// results are stored at once.
+const progressEvery = 2 * time.Second
+
+// Start gives the job the slices and starts its processes there; a batch only
+// notes the lease, since the pool serves its rows. It returns when they run. A
+// start that fails by itself (a missing program) fails the job; one that ctx
+// interrupts puts it back into the queue.
+func (m *Manager) Start(ctx context.Context, id string, lent []gpu.Slice) error {
+	if len(lent) == 0 {
+		return fmt.Errorf("start job %s: no slice given", id)
+	}
+	r := &run{started: make(chan struct{}), done: make(chan struct{})}
+	if err := m.enroll(id, r); err != nil {
+		return err
+	}
+	j, err := m.update(ctx, id, func(j *Job) error {
+		if j.State != Queued {
+			return fmt.Errorf("start job %s: it is %s: %w", id, j.State, ErrConflict)
+		}
+		now := time.Now()
+		j.step(Starting, now)
+		for _, s := range lent {
+			j.Slices = append(j.Slices, s.ID)
+		}
+		if j.Kind == KindBatch {
+			j.step(Running, now)
+		}
+		return nil
+	})
+	if err != nil || j.Kind == KindBatch {
+		m.release(id, r)
+		return err
+	}
+	return m.launch(context.WithoutCancel(ctx), ctx, j, lent, r)
+}
+
+// enroll makes r the job's only run.
+func (m *Manager) enroll(id string, r *run) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return ErrClosed
+	}
+	if m.runs[id] != nil {
+		return fmt.Errorf("start job %s: it is running: %w", id, ErrConflict)
+	}
+	m.runs[id] = r
+	m.work.Add(1) // until release
+	return nil
+}
+
+// release ends r: whoever waits for the slice may take it.
+func (m *Manager) release(id string, r *run) {
+	m.mu.Lock()
+	delete(m.runs, id)
+	m.mu.Unlock()
+	select {
+	case <-r.started:
+	default:
+		close(r.started)
+	}
+	close(r.done)
+	m.work.Done()
+}
+
+// launch starts the processes. ctx stores (and outlives the caller), start
+// bounds the start.
+func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r *run) error {
+	l := Launch{
+		Job: j, Slices: lent, Env: m.templates[j.Template].Env,
+		CheckpointDir: m.checkpointDir(j.ID), ResumeFrom: j.Progress.Checkpoint, Log: m.LogPath(j.ID),
+		Report: func(rep Report) { m.report(ctx, j.ID, r, rep) },
+	}
+	r.progress = j.Progress
+	note := ""
+	if l.ResumeFrom != "" {
+		if _, err := os.Stat(l.ResumeFrom); err != nil {
+			note = fmt.Sprintf("checkpoint is gone, started over: %v", err)
+			l.ResumeFrom, r.progress = "", Progress{Resumes: j.Progress.Resumes, Total: j.Progress.Total}
+		} else {
+			r.progress.Resumes++
+		}
+	}
+	r.began, r.from = time.Now(), r.progress.Done
+	err := os.MkdirAll(l.CheckpointDir, 0o700)
+	if err == nil {
+		r.exec, err = m.opt.Executor.Start(start, l)
+	}
+	if err != nil {
+		interrupted := start.Err() != nil
+		_, stored := m.update(ctx, j.ID, func(j *Job) error {
+			to := Failed
+			switch {
+			case !j.Cancelling.IsZero():
+				to = Cancelled
+			case interrupted:
+				to = Queued
+			}
+			j.step(to, time.Now())
+			j.Error = "could not start: " + err.Error()
+			return nil
+		})
+		m.release(j.ID, r)
+		return errors.Join(fmt.Errorf("start job %s: %w", j.ID, err), stored)
+	}
+	j, err = m.update(ctx, j.ID, func(j *Job) error {
+		j.step(Running, time.Now())
+		r.freshen(j)
+		j.Error = note
+		return nil
+	})
+	close(r.started)
+	if err != nil || !j.Cancelling.IsZero() {
+		r.exec.Preempt(m.grace(j)) // not recorded as running, or cancelled meanwhile: it must not run on
+	}
+	go m.watch(j.ID, r) // counted by enroll
+	return err
+}
+
+func (m *Manager) grace(j Job) time.Duration {
+	if j.Grace > 0 {
+		return j.Grace
+	}
+	return m.opt.Grace
+}
+
+// watch waits for the end of the run and records what becomes of the job. The
+// slice counts as held until the record says otherwise; a store that fails is
+// asked again until Close, and Open recovers the rest.
+func (m *Manager) watch(id string, r *run) {
+	defer m.release(id, r)
+	end := r.exec.Wait()
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
+		_, err := m.update(context.Background(), id, func(j *Job) error {
+			if j.State.Terminal() || j.State == Queued {
+				return errUnchanged
+			}
+			r.freshen(j)
+			to, why := outcome(*j, end, r.savedOne())
+			j.step(to, time.Now())
+			j.Error = why
+			return nil
+		})
+		if err == nil || errors.Is(err, ErrNotFound) {
+			return
+		}
+		m.log.Error("end of job not stored", "job", id, "err", err)
+		select {
+		case <-time.After(pause):
+		case <-m.base.Done():
+			if pause > time.Second { // closing: a few tries were enough
+				return
+			}
+			time.Sleep(pause)
+		}
+	}
+}
+
+func (r *run) freshen(j *Job) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.began.IsZero() {
+		j.Progress = r.progress
+	}
+}
+
+func (r *run) savedOne() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.saved
+}
+
+// report takes one line of the running program. Storing here, in the reader of
+// its descriptor, lets a program that reports too fast wait for the disk.
+func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
+	now := time.Now()
+	r.mu.Lock()
+	r.progress = r.progress.advance(rep, r.from, r.began, now)
+	r.saved = r.saved || rep.Checkpoint != ""
+	store := rep.Checkpoint != "" || rep.Result != "" || now.Sub(r.stored) > progressEvery
+	if store {
+		r.stored = now
+	}
+	r.mu.Unlock()
+	if !store {
+		return
+	}
+	if _, err := m.update(ctx, id, func(j *Job) error { r.freshen(j); return nil }); err != nil {
+		m.log.Warn("progress not stored", "job", id, "err", err)
+	}
+}
+
+// Preempt takes the job's slices back: checkpoint signal, grace (0 = the job's
+// own), kill. It returns when the slices are free; the job is queued again, or
+// has ended. A job that holds none is left alone.
+func (m *Manager) Preempt(ctx context.Context, id string, grace time.Duration) error {
+	m.mu.Lock()
+	r := m.runs[id]
+	m.mu.Unlock()
+	if r != nil {
+		select {
+		case <-r.started:
+		case <-ctx.Done():
+			return fmt.Errorf("preempt job %s: %w", id, context.Cause(ctx))
+		}
+	}
+	j, err := m.update(ctx, id, func(j *Job) error {
+		if j.State != Running {
+			return errUnchanged
+		}
+		now := time.Now()
+		j.step(Preempting, now)
+		j.Preemptions++
+		if j.Kind == KindBatch {
+			j.step(Queued, now)
+		}
+		return nil
+	})
+	if r == nil || r.exec == nil {
+		return err
+	}
+	if grace <= 0 {
+		grace = m.grace(j)
+	}
+	r.exec.Preempt(graceWithin(ctx, grace)) // also when the store failed: the slice is wanted back
+	select {
+	case <-r.done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("preempt job %s: %w", id, context.Cause(ctx))
+	}
+}
+
+// Cancel ends the job: at once when it waits, else after the checkpoint signal
+// and its grace. It returns when the wish is stored; cancelling twice is no
+// error, cancelling what has ended otherwise is ErrFinished.
+func (m *Manager) Cancel(ctx context.Context, id string) (Job, error) {
+	j, err := m.update(ctx, id, func(j *Job) error {
+		switch now := time.Now(); {
+		case j.Kind == KindBatch:
+			return cancelBatch(j, now)
+		case j.State == Cancelled || !j.Cancelling.IsZero() && !j.State.Terminal():
+			return errUnchanged
+		case j.State.Terminal():
+			return fmt.Errorf("cancel job %s: it has %s: %w", id, j.State, ErrFinished)
+		default:
+			j.Cancelling = now
+			if j.State == Queued {
+				j.step(Cancelled, now)
+			}
+			return nil
+		}
+	})
+	if err != nil {
+		return Job{}, err
+	}
+	m.mu.Lock()
+	r, b := m.runs[id], m.batches[id]
+	m.mu.Unlock()
+	if b != nil {
+		b.cancel(errCancelled)
+	}
+	if r != nil && !j.State.Terminal() {
+		select {
+		case <-r.started:
+			if r.exec != nil {
+				r.exec.Preempt(m.grace(j))
+			}
+		case <-ctx.Done(): // the start is slow; it will see the wish, or Open will
+		}
+	}
+	return j, nil
+}

@@ -1,0 +1,484 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"aloft/backends"
+)
+
+// Why a batch's rows stop before their end.
+var (
+	errCancelled = errors.New("batch was cancelled")
+	errExpired   = errors.New("completion window is over")
+)
+
+const (
+	commitEvery = 250 * time.Millisecond // longest time an answered row is not yet permanent
+	commitBytes = 1 << 20                // output held in memory before it is written
+	commitRows  = 1024
+)
+
+// batchRun is an unfinished batch in this process.
+type batchRun struct {
+	input  string // file id
+	cancel context.CancelCauseFunc
+}
+
+// serveBatch carries the batch to a final status in the background.
+func (m *Manager) serveBatch(id, input string) {
+	ctx, cancel := context.WithCancelCause(m.base)
+	m.mu.Lock()
+	m.batches[id] = &batchRun{input: input, cancel: cancel}
+	m.mu.Unlock()
+	m.work.Go(func() {
+		defer func() {
+			cancel(nil)
+			m.mu.Lock()
+			delete(m.batches, id)
+			m.mu.Unlock()
+		}()
+		// What fails here is the store, the disk or the bucket. Everything goes
+		// on from what is committed, so the answer is to wait and try again.
+		for try := 0; m.base.Err() == nil; try++ {
+			err := m.stepBatch(ctx, id)
+			if err == nil || errors.Is(err, ErrNotFound) && !errors.Is(err, errLost) {
+				return
+			}
+			if m.base.Err() != nil {
+				return
+			}
+			m.log.Warn("batch interrupted", "batch", id, "err", err)
+			select {
+			case <-time.After(pause(m.opt.Retry, try, 0)):
+			case <-m.base.Done():
+			}
+		}
+	})
+}
+
+// stepBatch takes the batch from status to status; nil = it has ended or we are
+// closing. ctx ends when the batch is cancelled, m.base when we close.
+func (m *Manager) stepBatch(ctx context.Context, id string) error {
+	for m.base.Err() == nil {
+		j, err := m.opt.Store.Get(m.base, id)
+		if err != nil {
+			return err
+		}
+		switch b := j.Batch; b.Status {
+		case Validating:
+			err = m.validateBatch(ctx, b)
+		case InProgress:
+			err = m.runRows(ctx, b)
+		case Cancelling:
+			err = m.endBatch(b, BatchCancelled, "batch_cancelled", errCancelled.Error())
+		case Finalizing:
+			err = m.endBatch(b, Completed, "", "")
+		default:
+			os.RemoveAll(m.batchDir(id))
+			return nil
+		}
+		if permanent(err) {
+			err = m.failBatch(id, LineError{Code: "input_lost", Message: err.Error()})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// permanent tells a fault that no waiting cures.
+func permanent(err error) bool { return errors.Is(err, errLost) }
+
+// batchStep stores a change of the batch unless its status is no longer from.
+func (m *Manager) batchStep(id string, from BatchStatus, change func(*Job, time.Time)) error {
+	_, err := m.update(context.Background(), id, func(j *Job) error {
+		if j.Batch.Status != from {
+			return errUnchanged
+		}
+		now := time.Now()
+		change(j, now)
+		if b := j.Batch; b.Status.Terminal() {
+			j.step(b.Status.ended(), now)
+		}
+		return nil
+	})
+	return err
+}
+
+func (m *Manager) failBatch(id string, faults ...LineError) error {
+	_, err := m.update(context.Background(), id, func(j *Job) error {
+		b := j.Batch
+		if b.Status.Terminal() {
+			return errUnchanged
+		}
+		now := time.Now()
+		b.Errors = faults
+		if b.Status == Cancelling {
+			b.enter(BatchCancelled, now)
+		} else {
+			b.enter(BatchFailed, now)
+		}
+		j.step(b.Status.ended(), now)
+		j.Error = faults[0].Message
+		return nil
+	})
+	return err
+}
+
+func (m *Manager) validateBatch(ctx context.Context, b *Batch) error {
+	in, err := m.openInput(ctx, b)
+	if err != nil {
+		return unlessEnded(ctx, err)
+	}
+	defer in.Close()
+	v, err := validate(ctx, in, b.Endpoint)
+	if err != nil {
+		return unlessEnded(ctx, err)
+	}
+	if len(v.Errors) > 0 {
+		return m.failBatch(b.ID, v.Errors...)
+	}
+	return m.batchStep(b.ID, Validating, func(j *Job, now time.Time) {
+		j.Model, j.Batch.Model = v.Model, v.Model
+		j.Batch.Counts.Total = v.Rows
+		j.Progress.Total = int64(v.Rows)
+		j.Batch.enter(InProgress, now)
+	})
+}
+
+// unlessEnded drops an error that is only the echo of ctx's end.
+func unlessEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (m *Manager) openInput(ctx context.Context, b *Batch) (io.ReadCloser, error) {
+	in, err := m.openBlob(ctx, b.InputFile)
+	if errors.Is(err, ErrNotFound) {
+		return nil, fmt.Errorf("%w: %w", err, errLost)
+	}
+	return in, err
+}
+
+// runRows sends every row that is not done and commits the replies.
+func (m *Manager) runRows(ctx context.Context, b *Batch) error {
+	log, err := openRowLog(m.batchDir(b.ID), b)
+	if err != nil {
+		return fmt.Errorf("batch %s: %w", b.ID, err)
+	}
+	defer log.close()
+	run, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	run, stop := context.WithDeadlineCause(run, b.Stamps.Expires, errExpired)
+	defer stop()
+
+	skip := log.at.clone()
+	outcomes := make(chan outcomeRow)
+	written := make(chan error, 1)
+	go func() {
+		err := m.writeRows(b.ID, log, outcomes)
+		if err != nil {
+			cancel(err)
+			for range outcomes { // their rows run again
+			}
+		}
+		written <- err
+	}()
+	err = m.sendRows(run, b, skip, outcomes)
+	close(outcomes)
+	if werr := <-written; werr != nil {
+		return fmt.Errorf("batch %s: store rows: %w", b.ID, werr)
+	}
+	switch {
+	case err == nil:
+		return m.batchStep(b.ID, InProgress, func(j *Job, now time.Time) { j.Batch.enter(Finalizing, now) })
+	case errors.Is(context.Cause(run), errExpired):
+		fresh, err := m.Batch(context.Background(), b.ID)
+		if err != nil || fresh.Status != InProgress {
+			return err
+		}
+		log.close()
+		return m.endBatch(&fresh, BatchExpired, "batch_expired", "The row did not run before the completion window was over.")
+	}
+	return unlessEnded(ctx, err)
+}
+
+// sendRows reads the input again and has each row that is not done called, as
+// many at a time as the model's gate lets through. It returns when no call is
+// under way any more.
+func (m *Manager) sendRows(ctx context.Context, b *Batch, skip RowLog, outcomes chan<- outcomeRow) error {
+	in, err := m.openInput(ctx, b)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	gate, endpoint := m.gate(b.Model), backends.Endpoint("")
+	endpoint, _ = endpointOf(b.Endpoint)
+	return eachRow(in, b, func(row int, line batchLine) error {
+		if skip.Done[row/8]&(1<<(row%8)) != 0 {
+			return nil
+		}
+		r := Row{Endpoint: endpoint, Tenant: b.Tenant, Body: line.Body, ID: rowID(b.ID, row)}
+		if err := gate.enter(ctx); err != nil {
+			return err
+		}
+		id := string(line.CustomID)
+		r.Body = append([]byte(nil), r.Body...)
+		calls.Go(func() {
+			defer gate.leave()
+			if o, ended := m.callRow(ctx, r); ended {
+				o.row, o.id, o.customID = row, r.ID, []byte(id)
+				outcomes <- o
+			}
+		})
+		return nil
+	})
+}
+
+// eachRow calls do for each row of a validated file, in order.
+func eachRow(in io.Reader, b *Batch, do func(row int, line batchLine) error) error {
+	lines := newLineReader(in, maxLineBytes)
+	for row := range b.Counts.Total {
+		text, err := lines.next()
+		if err == io.EOF {
+			return fmt.Errorf("input file %s has fewer rows than when it was validated: %w", b.InputFile, errLost)
+		}
+		if err != nil {
+			return fmt.Errorf("read input file %s: %w", b.InputFile, err)
+		}
+		line, fault := parseLine(text, b.Endpoint)
+		if fault != nil {
+			return fmt.Errorf("input file %s, line %d changed: %s: %w", b.InputFile, lines.line, fault.Message, errLost)
+		}
+		if err := do(row, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rowID is the same at every attempt, so that logs show a row's whole story.
+func rowID(batch string, row int) string {
+	return fmt.Sprintf("batch_req_%s_%05d", strings.TrimPrefix(batch, "batch_"), row)
+}
+
+// gate returns the model's gate.
+func (m *Manager) gate(model string) *gate {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	g := m.gates[model]
+	if g == nil {
+		g = &gate{limit: func() int { return m.opt.BatchConcurrency(model) }}
+		m.gates[model] = g
+	}
+	return g
+}
+
+// callRow calls until there is a final reply. false = ctx ended first.
+func (m *Manager) callRow(ctx context.Context, r Row) (outcomeRow, bool) {
+	for try, faults := 0, 0; ; try++ {
+		res, err := m.callOnce(ctx, r)
+		if err != nil && ctx.Err() != nil {
+			return outcomeRow{}, false
+		}
+		again, after := classify(res, err)
+		if again == retryFault {
+			if faults++; faults >= m.opt.Retry.Attempts {
+				again = retryNever
+			}
+		}
+		if again == retryNever && err != nil {
+			return outcomeRow{code: "row_failed", message: err.Error()}, true
+		}
+		if again == retryNever {
+			return outcomeRow{result: res}, true
+		}
+		wait := time.NewTimer(pause(m.opt.Retry, try, after))
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return outcomeRow{}, false
+		}
+	}
+}
+
+// callOnce keeps a panic in the caller from taking the other rows with it.
+func (m *Manager) callOnce(ctx context.Context, r Row) (res Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			m.log.Error("row panicked", "row", r.ID, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("internal error: %v", p)
+		}
+	}()
+	r.Body = append([]byte(nil), r.Body...) // each attempt may keep or change its own
+	res, err = m.opt.Caller.Call(ctx, r)
+	if err == nil && res.Status == 0 {
+		err = fmt.Errorf("row %s: reply without a status: %w", r.ID, backends.ErrBadReply)
+	}
+	return res, err
+}
+
+// retryClass says whether a row is worth another try.
+type retryClass int
+
+const (
+	retryNever    retryClass = iota // the reply is final
+	retryFault                      // may pass: tried Attempts times
+	retryCapacity                   // did not run for lack of capacity: tried until the window ends
+)
+
+// classify sorts a reply, with the pause that its sender asked for.
+func classify(res Result, err error) (retryClass, time.Duration) {
+	if err == nil {
+		switch res.Status {
+		case 429, 503:
+			return retryCapacity, 0
+		case 408, 500, 502, 504:
+			return retryFault, 0
+		}
+		return retryNever, 0
+	}
+	if re, ok := errors.AsType[*backends.RetryError](err); ok {
+		return retryCapacity, re.After
+	}
+	for _, e := range []error{backends.ErrOverloaded, backends.ErrUnavailable, backends.ErrDeadline, backends.ErrDraining} {
+		if errors.Is(err, e) {
+			return retryCapacity, 0
+		}
+	}
+	if errors.Is(err, backends.ErrUnknownModel) || errors.Is(err, backends.ErrTooLong) {
+		return retryNever, 0
+	}
+	return retryFault, 0
+}
+
+// pause is the time before the next try: doubling, at least what was asked for,
+// never above Most, and between half and all of it so that rows spread.
+func pause(r Retry, try int, after time.Duration) time.Duration {
+	d := min(max(r.First<<min(try, 20), after), r.Most)
+	return d/2 + rand.N(d/2+1)
+}
+
+// writeRows owns the log: it adds what arrives and commits often.
+func (m *Manager) writeRows(id string, log *rowLog, outcomes <-chan outcomeRow) error {
+	tick := time.NewTicker(commitEvery)
+	defer tick.Stop()
+	for {
+		due := false
+		select {
+		case o, more := <-outcomes:
+			if !more {
+				return log.commit(m.storeRows(id))
+			}
+			log.add(o)
+			due = log.buffered() >= commitBytes || log.rows >= commitRows
+		case <-tick.C:
+			due = true
+		}
+		if due {
+			if err := log.commit(m.storeRows(id)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (m *Manager) storeRows(id string) func(RowLog, Counts, Usage) error {
+	return func(at RowLog, c Counts, u Usage) error {
+		_, err := m.update(context.Background(), id, func(j *Job) error {
+			if done := int64(c.Completed + c.Failed); done > j.Progress.Done {
+				j.Progress.Rate = float64(done) / time.Since(j.Batch.Stamps.InProgress).Seconds()
+				j.Progress.Done = done
+			}
+			j.Batch.Log, j.Batch.Counts, j.Batch.Usage = at, c, u
+			return nil
+		})
+		return err
+	}
+}
+
+// endBatch gives every row without a reply an error line with code, publishes
+// the two files and stores the final status. It can be repeated from any point.
+func (m *Manager) endBatch(b *Batch, to BatchStatus, code, message string) error {
+	dir := m.batchDir(b.ID)
+	log, err := openRowLog(dir, b)
+	if err != nil {
+		return fmt.Errorf("batch %s: %w", b.ID, err)
+	}
+	defer log.close()
+	if code != "" && b.Counts.Completed+b.Counts.Failed < b.Counts.Total {
+		if err := m.fillRows(b, log, code, message); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	names := [2]string{}
+	for i, size := range []int64{log.at.Output, log.at.Errors} {
+		if size == 0 {
+			continue
+		}
+		kind := [2]string{"output", "error"}[i]
+		f := File{
+			ID:   "file-" + strings.TrimPrefix(b.ID, "batch_") + kind[:3],
+			Name: b.ID + "_" + kind + ".jsonl", Purpose: PurposeBatchOutput, Tenant: b.Tenant, Created: now, Bytes: size,
+		}
+		if b.OutputTTL > 0 {
+			f.Expires = now.Add(b.OutputTTL)
+		}
+		if err := m.publish(m.base, f, filepath.Join(dir, rowFiles[i])); err != nil {
+			return err
+		}
+		names[i] = f.ID
+	}
+	return m.batchStep(b.ID, b.Status, func(j *Job, now time.Time) {
+		j.Batch.OutputFile, j.Batch.ErrorFile = names[0], names[1]
+		j.Batch.Log.Done = nil
+		j.Batch.enter(to, now)
+	})
+}
+
+func (m *Manager) fillRows(b *Batch, log *rowLog, code, message string) error {
+	in, err := m.openInput(m.base, b)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	err = eachRow(in, b, func(row int, line batchLine) error {
+		if log.done(row) {
+			return nil
+		}
+		log.add(outcomeRow{
+			row: row, id: rowID(b.ID, row), customID: line.CustomID, code: code, message: message,
+		})
+		if log.buffered() < commitBytes {
+			return m.base.Err()
+		}
+		return log.commit(m.storeRows(b.ID))
+	})
+	if err != nil {
+		return err
+	}
+	return log.commit(m.storeRows(b.ID))
+}
+
+// clone copies the log's state: the bits keep changing under their owner.
+func (l RowLog) clone() RowLog {
+	l.Done = append([]byte(nil), l.Done...)
+	return l
+}
