@@ -1,0 +1,173 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"aloft/backends"
+	"aloft/backends/openai"
+)
+
+// The reasons of the x-aloft-reason header and of Outcome.Reason: a closed
+// list, so that clients and alerts can branch on it. backends.RetryError brings
+// queue_full, queue_timeout, no_replica, loading and draining.
+const (
+	reasonQueueFull    = "queue_full"
+	reasonQueueTimeout = "queue_timeout"
+	reasonNoReplica    = "no_replica"
+	reasonLoading      = "loading"
+	reasonDraining     = "draining"
+	reasonConnect      = "engine_unreachable"
+	reasonSilent       = "engine_silent"
+	reasonBadReply     = "engine_bad_reply"
+	reasonEngine       = "engine_error" // the engine answered with an error of its own
+	reasonTooSlow      = "request_timeout"
+	reasonClientGone   = "client_gone"
+	reasonBadRequest   = "bad_request"
+	reasonInternal     = "internal"
+)
+
+var reasons = []string{
+	reasonQueueFull, reasonQueueTimeout, reasonNoReplica, reasonLoading, reasonDraining, reasonConnect,
+	reasonSilent, reasonBadReply, reasonEngine, reasonTooSlow, reasonClientGone, reasonBadRequest, reasonInternal,
+}
+
+// statusClientGone is nginx's status for a client that left before the answer.
+const statusClientGone = 499
+
+// errTooSlow is the cause of a context whose RequestTimeout passed; errTooLate
+// of one whose client had given a deadline.
+var (
+	errTooSlow = cause{"the request took longer than the server allows", context.DeadlineExceeded}
+	errTooLate = cause{"the request's deadline passed", context.DeadlineExceeded}
+)
+
+// errUnfinished is a stream that ended without a finish_reason: nobody can know
+// whether the text is whole, so it is not called so (research/gateways.md F3, F4).
+var errUnfinished = cause{"the engine's stream ended without a finish reason", backends.ErrBadReply}
+
+// errBrokeOff is added to whatever ended the reading of a reply too early.
+var errBrokeOff = cause{"the engine's answer broke off", backends.ErrBadReply}
+
+type cause struct {
+	text string
+	is   error
+}
+
+func (c cause) Error() string { return c.text }
+func (c cause) Unwrap() error { return c.is }
+
+// fault is an error on its way to a client.
+type fault struct {
+	openai.Error
+	reason string        // for 429 and 5xx
+	after  time.Duration // when to try again; 429 and 503 always say it
+	final  bool          // a retry cannot help, or would burn the same GPU time again
+	raw    []byte        // an engine's own error body, sent instead of Error
+}
+
+// table is the one place where an error becomes a status (research/gateways.md
+// 4a). The first row whose error is in the chain counts.
+var table = []struct {
+	is            error
+	status        int
+	kind, code    string
+	reason        string
+	final, hidden bool // hidden: the client gets text, not the error's words
+	text          string
+}{
+	{backends.ErrClientGone, statusClientGone, "invalid_request_error", "", reasonClientGone, true, true, "the client closed the connection"},
+	{backends.ErrUnknownModel, 404, "invalid_request_error", "model_not_found", "", true, false, ""},
+	{backends.ErrTooLong, 400, "invalid_request_error", "context_length_exceeded", "", true, false, ""},
+	{backends.ErrDeadline, 429, "rate_limit_error", "queue_timeout", reasonQueueTimeout, false, false, ""},
+	{backends.ErrOverloaded, 429, "rate_limit_error", "overloaded", reasonQueueFull, false, false, ""},
+	{backends.ErrDraining, 503, "server_error", "service_unavailable", reasonDraining, false, true, "the server is shutting down"},
+	{backends.ErrUnavailable, 503, "server_error", "service_unavailable", reasonNoReplica, false, false, ""},
+	{backends.ErrConnect, 502, "server_error", "bad_gateway", reasonConnect, false, true, "the engine could not be reached"},
+	{backends.ErrSilent, 504, "server_error", "gateway_timeout", reasonSilent, false, true, "the engine did not answer in time"},
+	{context.DeadlineExceeded, 504, "server_error", "gateway_timeout", reasonTooSlow, true, false, ""},
+	{errUnfinished, 502, "server_error", "bad_gateway", reasonBadReply, false, false, ""},
+	{errBrokeOff, 502, "server_error", "bad_gateway", reasonBadReply, false, true, "the engine's answer broke off"},
+	{backends.ErrBadReply, 502, "server_error", "bad_gateway", reasonBadReply, false, true, "the engine's answer was damaged"},
+}
+
+// faultOf finds err in the table. What is not there is a bug of ours: 500, and
+// its words stay in the log.
+func faultOf(err error) fault {
+	var own *openai.Error
+	if errors.As(err, &own) {
+		return fault{Error: *own, reason: reasonOf(own.Status)}
+	}
+	var engine engineError
+	if errors.As(err, &engine) {
+		return engine.f
+	}
+	var retry *backends.RetryError
+	if !errors.As(err, &retry) {
+		retry = &backends.RetryError{}
+	}
+	for _, row := range table {
+		if !errors.Is(err, row.is) {
+			continue
+		}
+		f := fault{reason: row.reason, after: retry.After, final: row.final}
+		f.Error = openai.Error{Status: row.status, Type: row.kind, Code: row.code, Message: row.text}
+		if !row.hidden {
+			f.Message = err.Error()
+		}
+		if retry.Reason != "" {
+			f.reason = retry.Reason
+		}
+		return f
+	}
+	f := fault{reason: reasonInternal, final: true}
+	f.Error = openai.Error{Status: 500, Type: "server_error", Code: "internal_error", Message: "internal error"}
+	return f
+}
+
+// reasonOf is the reason of an error that came with its status.
+func reasonOf(status int) string {
+	if status < 500 && status != 429 {
+		return reasonBadRequest
+	}
+	return reasonEngine
+}
+
+// body is what a client gets to read.
+func (f *fault) body() []byte {
+	if f.raw != nil {
+		return f.raw
+	}
+	return openai.AppendError(nil, &f.Error)
+}
+
+// retryAfter is the wait that a 429 or 503 announces: at least a second, since
+// a shorter one would be rounded to none in Retry-After.
+func (f *fault) retryAfter() time.Duration {
+	if f.Status != 429 && f.Status != 503 || f.final {
+		return 0
+	}
+	return max(f.after, time.Second)
+}
+
+// because replaces an error that only says that ctx ended by why it did.
+func because(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// brokeOff marks an error of reading a reply.
+func brokeOff(err error) error {
+	if err == nil || errors.Is(err, backends.ErrBadReply) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", errBrokeOff, err)
+}
+
+func invalid(param, code, format string, args ...any) error {
+	return openai.Invalid(param, code, format, args...)
+}

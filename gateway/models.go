@@ -1,0 +1,122 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"aloft/backends"
+
+	"github.com/valyala/fasthttp/fasthttpadaptor"
+)
+
+// modelObject is OpenAI's model, with fields of our own that clients ignore.
+type modelObject struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+
+	State     string              `json:"state,omitempty"`
+	Shape     string              `json:"shape,omitempty"`
+	Context   int                 `json:"context_length,omitempty"`
+	Endpoints []backends.Endpoint `json:"endpoints,omitempty"`
+}
+
+func objectOf(m Model) modelObject {
+	return modelObject{
+		ID: m.Name, Object: "model", Created: m.Created.Unix(), OwnedBy: m.OwnedBy,
+		State: m.State, Shape: m.Shape, Context: m.Context, Endpoints: m.Endpoints,
+	}
+}
+
+func (s *Server) listModels(x *exchange) {
+	data := []modelObject{}
+	for _, m := range s.deps.Catalog.Models() {
+		data = append(data, objectOf(m))
+	}
+	s.json(x, map[string]any{"object": "list", "data": data})
+}
+
+func (s *Server) getModel(x *exchange) {
+	m, ok := s.deps.Catalog.Lookup(x.path)
+	if !ok {
+		s.fail(x, unknownModel(x.path))
+		return
+	}
+	s.json(x, objectOf(m))
+}
+
+func (s *Server) healthz(x *exchange) { s.json(x, map[string]string{"status": "ok"}) }
+
+func (s *Server) readyz(x *exchange) {
+	switch {
+	case s.ready():
+		s.json(x, map[string]string{"status": "ready"})
+	case s.draining.Load():
+		s.fail(x, backends.ErrDraining)
+	default:
+		s.fail(x, backends.ErrUnavailable)
+	}
+}
+
+// metrics fits the Prometheus handler, which is written for net/http.
+func (s *Server) metrics() handler {
+	h := fasthttpadaptor.NewFastHTTPHandler(http.Handler(s.deps.Metrics))
+	return func(x *exchange) { h(x.c) }
+}
+
+func (s *Server) status(x *exchange) { s.json(x, s.deps.Status.Status()) }
+
+func (s *Server) decisions(x *exchange) {
+	q := x.c.QueryArgs()
+	f := Filter{Model: string(q.Peek("model"))}
+	var err error
+	if f.Limit, err = pageLimit(q.Peek("limit"), 100, 1000); err != nil {
+		s.fail(x, err)
+		return
+	}
+	if since := string(q.Peek("since")); since != "" {
+		if f.Since, err = parseTime(since); err != nil {
+			s.fail(x, invalid("since", "invalid_value", "%q is neither Unix seconds nor RFC 3339", since))
+			return
+		}
+	}
+	data := s.deps.Decisions.Decisions(f)
+	if data == nil {
+		data = []any{}
+	}
+	s.json(x, map[string]any{"object": "list", "data": data})
+}
+
+// parseTime reads Unix seconds, with a fraction if need be, or RFC 3339.
+func parseTime(text string) (time.Time, error) {
+	if sec, err := strconv.ParseFloat(text, 64); err == nil && sec >= 0 && sec < 1e11 {
+		return time.UnixMicro(int64(sec * 1e6)), nil
+	}
+	return time.Parse(time.RFC3339, text)
+}
+
+// pageLimit reads a list's limit; absent = standard.
+func pageLimit(text []byte, standard, most int) (int, error) {
+	if len(text) == 0 {
+		return standard, nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 1 || n > most {
+		return 0, invalid("limit", "invalid_value", "limit is %q, want 1 to %d", text, most)
+	}
+	return n, nil
+}
+
+// json answers 200 with v. Not for the hot path.
+func (s *Server) json(x *exchange, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		s.fail(x, err)
+		return
+	}
+	x.c.SetContentType("application/json")
+	x.c.Response.SetBodyRaw(body)
+}

@@ -1,0 +1,111 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"aloft/backends"
+)
+
+// Key is an API key that may be used. Only its hash is kept.
+type Key struct {
+	Hash   [sha256.Size]byte // HashKey of the secret
+	Tenant string            // who pays
+	Class  backends.Class    // the best class its requests may ask for, and the default
+}
+
+// HashKey returns what Key.Hash holds for a secret. One round is enough: keys
+// are random, not chosen by people.
+func HashKey(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
+
+// Options are the gateway's limits. New fills zero values from Defaults.
+type Options struct {
+	Name string // the Server header
+
+	MaxBody  int   // bytes of a JSON body
+	MaxFile  int64 // bytes of an uploaded file
+	MaxReply int   // bytes of an engine's whole reply
+	MaxEvent int   // bytes of one streamed event
+
+	ReadTimeout   time.Duration // to read a whole request
+	UploadTimeout time.Duration // to read a whole file
+	WriteTimeout  time.Duration // to write a reply, or one event of a stream
+	IdleTimeout   time.Duration // between two requests of a connection
+
+	RequestTimeout time.Duration // from arrival to the last byte
+	HeartbeatAfter time.Duration // of silence on a stream
+	DrainGrace     time.Duration // for what runs when Serve's context ends
+
+	Keys []Key // none: everybody may come in
+}
+
+// Defaults are the limits of an Options left empty.
+//
+// HeartbeatAfter lies below the 15 to 60 s after which proxies and load
+// balancers cut a silent connection, and late enough that most early faults
+// still get their real status (research/gateways.md F6).
+func Defaults() Options {
+	return Options{
+		Name:    "aloft",
+		MaxBody: 32 << 20, MaxFile: 200 << 20, MaxReply: 256 << 20, MaxEvent: 4 << 20,
+		ReadTimeout: 30 * time.Second, UploadTimeout: 10 * time.Minute,
+		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+		RequestTimeout: 10 * time.Minute, HeartbeatAfter: 8 * time.Second, DrainGrace: 30 * time.Second,
+	}
+}
+
+// orDefaults fills in what was left out.
+func (o Options) orDefaults() Options {
+	d := Defaults()
+	fill(&o.Name, d.Name)
+	fill(&o.MaxBody, d.MaxBody)
+	fill(&o.MaxFile, d.MaxFile)
+	fill(&o.MaxReply, d.MaxReply)
+	fill(&o.MaxEvent, d.MaxEvent)
+	fill(&o.ReadTimeout, d.ReadTimeout)
+	fill(&o.UploadTimeout, d.UploadTimeout)
+	fill(&o.WriteTimeout, d.WriteTimeout)
+	fill(&o.IdleTimeout, d.IdleTimeout)
+	fill(&o.RequestTimeout, d.RequestTimeout)
+	fill(&o.HeartbeatAfter, d.HeartbeatAfter)
+	fill(&o.DrainGrace, d.DrainGrace)
+	return o
+}
+
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate refuses what cannot work; zero values stand for the defaults.
+func (o Options) Validate() error {
+	for name, n := range map[string]int64{
+		"max_body": int64(o.MaxBody), "max_file": o.MaxFile, "max_reply": int64(o.MaxReply), "max_event": int64(o.MaxEvent),
+	} {
+		if n < 0 {
+			return fmt.Errorf("gateway: %s is %d bytes, want 0 (default) or more", name, n)
+		}
+	}
+	for name, d := range map[string]time.Duration{
+		"read_timeout": o.ReadTimeout, "upload_timeout": o.UploadTimeout, "write_timeout": o.WriteTimeout,
+		"idle_timeout": o.IdleTimeout, "request_timeout": o.RequestTimeout,
+		"heartbeat_after": o.HeartbeatAfter, "drain_grace": o.DrainGrace,
+	} {
+		if d < 0 {
+			return fmt.Errorf("gateway: %s is %v, want 0 (default) or more", name, d)
+		}
+	}
+	for _, k := range o.Keys {
+		if k.Class >= backends.Classes {
+			return fmt.Errorf("gateway: key of tenant %q has class %d, want one below %d", k.Tenant, k.Class, backends.Classes)
+		}
+		if k.Hash == [sha256.Size]byte{} {
+			return errors.New("gateway: a key has no hash")
+		}
+	}
+	return nil
+}

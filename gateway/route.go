@@ -1,0 +1,237 @@
+package gateway
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"aloft/backends"
+	"aloft/backends/openai"
+
+	"github.com/valyala/fasthttp"
+)
+
+// exchange is one HTTP request. It lives no longer than its handler.
+type exchange struct {
+	c      *fasthttp.RequestCtx
+	id     string // x-request-id; owned
+	path   string // the variable part of the route, decoded; owned
+	tenant string
+	class  backends.Class // the best that this caller may ask for
+	start  time.Time
+}
+
+type handler func(x *exchange)
+
+// route is a path with what each method does there. A path that ends in a slash
+// takes the rest of the URL as an id, up to suffix.
+type route struct {
+	path, suffix string
+	slashes      bool // the id may contain slashes
+	open         bool // needs no key
+	methods      map[string]handler
+}
+
+type router struct {
+	exact  map[string]*route
+	prefix []*route // in order: a route with a suffix before the one without
+}
+
+func (s *Server) newRouter() router {
+	r := router{exact: make(map[string]*route)}
+	infer := func(e backends.Endpoint) map[string]handler {
+		return map[string]handler{"POST": func(x *exchange) { s.infer(x, e) }}
+	}
+	get := func(h handler) map[string]handler { return map[string]handler{"GET": h, "HEAD": h} }
+	all := []*route{
+		{path: backends.Chat.Path(), methods: infer(backends.Chat)},
+		{path: backends.Completions.Path(), methods: infer(backends.Completions)},
+		{path: backends.Embeddings.Path(), methods: infer(backends.Embeddings)},
+		{path: "/v1/models", methods: get(s.listModels)},
+		{path: "/v1/models/", slashes: true, methods: get(s.getModel)},
+		{path: "/healthz", open: true, methods: get(s.healthz)},
+		{path: "/readyz", open: true, methods: get(s.readyz)},
+	}
+	if s.deps.Metrics != nil {
+		all = append(all, &route{path: "/metrics", open: true, methods: get(s.metrics())})
+	}
+	if s.deps.Status != nil {
+		all = append(all, &route{path: "/aloft/v1/status", methods: get(s.status)})
+	}
+	if s.deps.Decisions != nil {
+		all = append(all, &route{path: "/aloft/v1/decisions", methods: get(s.decisions)})
+	}
+	for _, rt := range all {
+		if strings.HasSuffix(rt.path, "/") {
+			r.prefix = append(r.prefix, rt)
+		} else {
+			r.exact[rt.path] = rt
+		}
+	}
+	return r
+}
+
+// find returns the route of a path as sent (still encoded) and the decoded id.
+// nil: there is none.
+func (r *router) find(path []byte) (*route, string) {
+	if rt := r.exact[string(path)]; rt != nil {
+		return rt, ""
+	}
+	for _, rt := range r.prefix {
+		if len(path) <= len(rt.path)+len(rt.suffix) ||
+			!bytes.HasPrefix(path, []byte(rt.path)) || !bytes.HasSuffix(path, []byte(rt.suffix)) {
+			continue
+		}
+		raw := string(path[len(rt.path) : len(path)-len(rt.suffix)])
+		if !rt.slashes && strings.Contains(raw, "/") {
+			continue
+		}
+		// %2F is part of the id: that is why the path is matched undecoded.
+		if id, err := url.PathUnescape(raw); err == nil {
+			return rt, id
+		}
+	}
+	return nil, ""
+}
+
+// handle is fasthttp's handler: everything that all routes have in common.
+func (s *Server) handle(c *fasthttp.RequestCtx) {
+	s.active.Add(1)
+	defer s.active.Add(-1)
+	x := &exchange{c: c, id: requestID(c.Request.Header.Peek("X-Request-Id")), start: time.Now()}
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("handler panicked", "id", x.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			c.Response.Reset()
+			s.fail(x, fmt.Errorf("panic: %v", p))
+		}
+	}()
+	s.dispatch(x)
+	c.Response.Header.Set("X-Request-Id", x.id)
+	if s.draining.Load() {
+		c.SetConnectionClose()
+	}
+}
+
+func (s *Server) dispatch(x *exchange) {
+	rt, id := s.routes.find(x.c.URI().PathOriginal())
+	if rt == nil {
+		s.fail(x, &openai.Error{
+			Status: 404, Type: "invalid_request_error", Code: "unknown_url",
+			Message: fmt.Sprintf("unknown URL: %s %s", x.c.Method(), printable(x.c.URI().PathOriginal())),
+		})
+		return
+	}
+	h := rt.methods[string(x.c.Method())]
+	if h == nil {
+		methods := make([]string, 0, len(rt.methods))
+		for m := range rt.methods {
+			methods = append(methods, m)
+		}
+		slices.Sort(methods)
+		x.c.Response.Header.Set("Allow", strings.Join(methods, ", "))
+		s.fail(x, &openai.Error{
+			Status: 405, Type: "invalid_request_error", Code: "unknown_url",
+			Message: fmt.Sprintf("not allowed to %s on %s", x.c.Method(), printable(x.c.URI().PathOriginal())),
+		})
+		return
+	}
+	if !rt.open && !s.authenticate(x) {
+		x.c.Response.Header.Set("WWW-Authenticate", "Bearer")
+		s.fail(x, &openai.Error{
+			Status: 401, Type: "invalid_request_error", Code: "invalid_api_key",
+			Message: "no valid API key: send it as Authorization: Bearer KEY",
+		})
+		return
+	}
+	x.path = id
+	h(x)
+}
+
+// authenticate finds who asks. Every key is compared, so that the time taken
+// tells nothing about any of them.
+func (s *Server) authenticate(x *exchange) bool {
+	if len(s.opt.Keys) == 0 {
+		return true
+	}
+	secret, ok := bytes.CutPrefix(x.c.Request.Header.Peek("Authorization"), []byte("Bearer "))
+	if !ok {
+		return false
+	}
+	hash := sha256.Sum256(bytes.TrimSpace(secret))
+	found := -1
+	for i := range s.opt.Keys {
+		if subtle.ConstantTimeCompare(hash[:], s.opt.Keys[i].Hash[:]) == 1 {
+			found = i
+		}
+	}
+	if found < 0 {
+		return false
+	}
+	x.tenant, x.class = s.opt.Keys[found].Tenant, s.opt.Keys[found].Class
+	return true
+}
+
+// fail answers with err in the OpenAI error shape.
+func (s *Server) fail(x *exchange, err error) { s.write(x, faultOf(err), err) }
+
+func (s *Server) write(x *exchange, f fault, err error) {
+	if f.Status >= 500 && f.reason == reasonInternal {
+		s.log.Error("request failed", "id", x.id, "error", err)
+	}
+	c := x.c
+	h := &c.Response.Header
+	c.SetStatusCode(f.Status)
+	h.SetContentType("application/json")
+	h.Set("X-Request-Id", x.id)
+	if f.Status == 429 || f.Status >= 500 {
+		h.Set("X-Aloft-Reason", f.reason)
+	}
+	if f.final && f.Status >= 429 {
+		h.Set("X-Should-Retry", "false")
+	}
+	if wait := f.retryAfter(); wait > 0 {
+		h.Set("Retry-After", strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10))
+		h.Set("Retry-After-Ms", strconv.FormatInt(wait.Milliseconds(), 10))
+	}
+	c.Response.SetBodyRaw(f.body())
+}
+
+// badRequest answers what fasthttp could not read as a request.
+func (s *Server) badRequest(c *fasthttp.RequestCtx, err error) {
+	x := &exchange{c: c, id: requestID(nil)}
+	s.log.Log(s.base, slog.LevelDebug, "request not read", "id", x.id, "error", err)
+	s.fail(x, readFault(err))
+}
+
+// requestID takes the client's id if it is sane, else makes one.
+func requestID(given []byte) string {
+	if len(given) > 0 && len(given) <= 128 && visible(given) {
+		return string(given)
+	}
+	return newID()
+}
+
+// visible reports whether b is ASCII without spaces and control characters:
+// what may be echoed into a header and a log line.
+func visible(b []byte) bool {
+	for _, ch := range b {
+		if ch <= ' ' || ch > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// printable shortens a path for an error message.
+func printable(path []byte) string {
+	return strings.Trim(strconv.QuoteToASCII(string(path[:min(len(path), 200)])), `"`)
+}

@@ -1,0 +1,164 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"aloft/backends"
+
+	"github.com/valyala/fasthttp"
+)
+
+const (
+	// watchPeriod is how often waiting connections are asked whether their
+	// client is still there; a quarter of the second that issue 3 allows.
+	watchPeriod = 250 * time.Millisecond
+	// drainPoll is how often a drain looks whether the last request is done.
+	drainPoll = 20 * time.Millisecond
+	// closeGrace is what cut-off streams get to write their error event, and
+	// then connections to close.
+	closeGrace = time.Second
+	// uploadSlack is what a multipart body may have besides the file.
+	uploadSlack = 1 << 20
+)
+
+// Server is the HTTP edge. Make it with New; it starts nothing before Serve.
+type Server struct {
+	opt    Options
+	deps   Deps
+	log    *slog.Logger
+	http   *fasthttp.Server
+	routes router
+	watch  watcher
+
+	// base is the parent of every client's request: a RequestCtx is no context
+	// (its Done fires at shutdown only, and it is recycled).
+	base context.Context
+	stop context.CancelCauseFunc
+
+	draining atomic.Bool
+	active   atomic.Int64 // requests whose last byte is not out yet
+}
+
+// New checks the options and dependencies.
+func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
+	if err := opt.Validate(); err != nil {
+		return nil, err
+	}
+	if deps.Catalog == nil || deps.Submitter == nil {
+		return nil, errors.New("gateway: needs a Catalog and a Submitter")
+	}
+	s := &Server{opt: opt.orDefaults(), deps: deps, log: log}
+	s.base, s.stop = context.WithCancelCause(context.Background())
+	s.routes = s.newRouter()
+	s.http = &fasthttp.Server{
+		Handler:        s.handle,
+		ErrorHandler:   s.badRequest,
+		HeaderReceived: s.limits,
+		Name:           s.opt.Name,
+		Logger:         quietLog{log},
+
+		ReadBufferSize: 16 << 10, // the longest request head: a bearer token and tracing headers fit
+		ReadTimeout:    s.opt.ReadTimeout,
+		WriteTimeout:   s.opt.WriteTimeout,
+		IdleTimeout:    s.opt.IdleTimeout,
+
+		// Bodies are read by the handlers: JSON whole within MaxBody, files in
+		// pieces. MaxRequestBodySize only bounds what fasthttp reads ahead.
+		StreamRequestBody:            true,
+		MaxRequestBodySize:           s.opt.MaxBody,
+		DisablePreParseMultipartForm: true,
+		TCPKeepalive:                 true,
+		NoDefaultContentType:         true,
+	}
+	return s, nil
+}
+
+// limits gives uploads their own time to be read.
+func (s *Server) limits(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
+	if string(h.Method()) == "POST" && string(h.RequestURI()) == "/v1/files" {
+		return fasthttp.RequestConfig{ReadTimeout: s.opt.UploadTimeout}
+	}
+	return fasthttp.RequestConfig{}
+}
+
+// Serve accepts connections from ln until ctx ends, then drains: /readyz says
+// 503, new work is refused, replies close their connection, and what runs may
+// finish for DrainGrace. Streams that are still open then get an error event.
+// It returns nil after a drain. A server serves once.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	watching, stopWatching := context.WithCancel(context.Background())
+	var side sync.WaitGroup
+	side.Go(func() { s.watch.run(watching, watchPeriod) })
+	defer side.Wait()
+	defer stopWatching()
+
+	served := make(chan error, 1)
+	go func() { served <- s.http.Serve(ln) }()
+	select {
+	case err := <-served:
+		s.stop(backends.ErrDraining)
+		return fmt.Errorf("serve on %v: %w", ln.Addr(), errors.Join(err, net.ErrClosed))
+	case <-ctx.Done():
+	}
+	s.drain()
+	<-served
+	return nil
+}
+
+func (s *Server) drain() {
+	s.draining.Store(true)
+	s.log.Info("drain began", "requests", s.active.Load(), "grace", s.opt.DrainGrace)
+	if !s.quiet(s.opt.DrainGrace) {
+		s.log.Warn("drain grace over", "requests", s.active.Load())
+	}
+	s.stop(backends.ErrDraining)
+	s.quiet(closeGrace)
+	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
+	defer cancel()
+	// An error here means connections that are open and idle: they end with the
+	// process.
+	_ = s.http.ShutdownWithContext(ctx)
+}
+
+// quiet waits until no request is left, or for at most limit.
+func (s *Server) quiet(limit time.Duration) bool {
+	over := time.NewTimer(limit)
+	defer over.Stop()
+	tick := time.NewTicker(drainPoll)
+	defer tick.Stop()
+	for s.active.Load() > 0 {
+		select {
+		case <-over.C:
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+// ready reports whether a new request could be served.
+func (s *Server) ready() bool {
+	if s.draining.Load() {
+		return false
+	}
+	for _, m := range s.deps.Catalog.Models() {
+		if m.Usable {
+			return true
+		}
+	}
+	return false
+}
+
+// quietLog takes fasthttp's own lines: broken connections, mostly.
+type quietLog struct{ log *slog.Logger }
+
+func (q quietLog) Printf(format string, args ...any) {
+	q.log.Debug("connection ended", "cause", fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,316 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"aloft/backends"
+	"aloft/backends/openai"
+)
+
+// heartbeat is a comment that SSE parsers skip. One newline only: after a blank
+// line older SDKs parse an empty event (research/gateways.md F6).
+var heartbeat = []byte(": waiting\n")
+
+// stream is the body of an SSE answer: fasthttp calls WriteTo from the
+// goroutine that serves the connection, after the handler has returned, and
+// Close at the end. Each event is one Write, hence one chunk and one flush;
+// SetBodyStreamWriter would join events in its pipe.
+type stream struct {
+	*ask
+	deadline func(time.Time) error // the connection's write deadline
+
+	opened chan opened // what the engine began with; taken once
+	reply  *backends.Reply
+	events *openai.Events
+	first  []byte // an event that was read before the headers went out
+
+	finished bool  // a finish_reason was seen
+	over     error // what next says from now on; nil = go on
+	chunks   int   // events with content
+	rest     []byte
+
+	mu      sync.Mutex // guards what the heartbeat shares with WriteTo
+	w       io.Writer  // nil: not writing
+	timer   *time.Timer
+	written time.Time
+	limit   time.Time // the write deadline in force
+}
+
+// opened is an engine's beginning: its first event, or why there is none.
+type opened struct {
+	reply  *backends.Reply
+	events *openai.Events
+	first  []byte
+	err    error
+}
+
+// stream answers with SSE. The headers wait for the engine's first event, so
+// that a fault before it keeps its real status; a silent engine gets them out
+// after HeartbeatAfter all the same.
+func (s *Server) stream(x *exchange, a *ask) {
+	b := &stream{ask: a, deadline: x.c.SetWriteDeadline, opened: make(chan opened, 1)}
+	// It ends when Submit and the first read do, which ctx bounds; whoever takes
+	// from opened has waited for its end.
+	go func() { b.opened <- a.open() }()
+	silent := time.NewTimer(s.opt.HeartbeatAfter)
+	defer silent.Stop()
+	select {
+	case o := <-b.opened:
+		if whole, isStream := b.take(o); !isStream {
+			whole.send(s, x)
+			a.end()
+			return
+		}
+		x.c.Response.Header.Set("Server-Timing", serverTiming(a.out.Timing))
+	case <-silent.C:
+	}
+	s.active.Add(1) // until Close
+	h := &x.c.Response.Header
+	h.SetContentType("text/event-stream")
+	h.Set("Cache-Control", "no-cache")
+	h.Set("X-Accel-Buffering", "no")
+	x.c.SetBodyStream(b, -1)
+	b.extend(time.Now())
+}
+
+// open submits and reads up to the first event.
+func (a *ask) open() (o opened) {
+	o.reply, o.err = a.s.deps.Submitter.Submit(a.ctx, a.req)
+	if o.err != nil || !isStream(o.reply) {
+		return o
+	}
+	o.events = openai.NewEvents(o.reply.Body, a.s.opt.MaxEvent)
+	o.first, o.err = o.events.Next()
+	if o.err == io.EOF {
+		o.err = errUnfinished
+	}
+	o.err = brokeOff(o.err)
+	return o
+}
+
+func isStream(r *backends.Reply) bool {
+	return r.Status == 200 && strings.HasPrefix(r.ContentType, "text/event-stream")
+}
+
+// take accepts the beginning. isStream is false when there is no stream to
+// relay: an error, an error event in first place, or an engine that answers
+// whole; then the answer is in whole.
+func (b *stream) take(o opened) (w whole, isStream bool) {
+	if o.reply != nil {
+		b.out.Timing = o.reply.Timing
+	}
+	switch {
+	case o.err != nil:
+		if o.reply != nil {
+			o.reply.Body.Close()
+		}
+		return b.failed(o.err), false
+	case o.events == nil:
+		return b.read(o.reply), false
+	}
+	if data := openai.Data(o.first); openai.ScanChunk(data).Failed {
+		defer o.reply.Body.Close()
+		return b.failed(engineFault(statusOf(data), data)), false
+	}
+	b.reply, b.events, b.first = o.reply, o.events, o.first
+	return whole{}, true
+}
+
+// next returns the bytes to send next: an event of the engine, or the error
+// event that ends a broken stream. io.EOF: the stream is complete.
+func (b *stream) next() ([]byte, error) {
+	for b.over == nil {
+		event, err := b.pull()
+		if err != nil {
+			return b.broken(err), nil
+		}
+		data := openai.Data(event)
+		if openai.IsDone(data) {
+			if !b.finished {
+				return b.broken(errUnfinished), nil
+			}
+			b.complete()
+			return event, nil
+		}
+		chunk := openai.ScanChunk(data)
+		b.note(chunk)
+		if chunk.Failed {
+			b.over = b.failed(engineFault(statusOf(data), data)).err
+			return event, nil
+		}
+		if !chunk.UsageOnly || b.req.WantUsage {
+			return event, nil
+		}
+	}
+	return nil, b.over
+}
+
+// pull reads one event, at first from what was read ahead of the headers.
+func (b *stream) pull() ([]byte, error) {
+	if b.events == nil {
+		w, isStream := b.take(<-b.opened)
+		if !isStream {
+			if w.err == nil { // the engine answered whole to a client that awaits events
+				w.err = backends.ErrBadReply
+			}
+			return nil, w.err
+		}
+	}
+	if event := b.first; event != nil {
+		b.first = nil
+		return event, nil
+	}
+	event, err := b.events.Next()
+	if err == io.EOF && b.finished {
+		// All content is there; only the closing mark was left out.
+		return openai.AppendEvent(nil, []byte("[DONE]")), nil
+	}
+	if err == io.EOF {
+		err = errUnfinished
+	}
+	return event, brokeOff(err)
+}
+
+// note keeps the books.
+func (b *stream) note(c openai.Chunk) {
+	out := &b.out
+	if c.Content {
+		b.chunks++
+		if out.FirstToken == 0 {
+			out.FirstToken = time.Since(b.req.Arrival)
+		}
+	}
+	b.finished = b.finished || c.Finished
+	b.meter(c.PromptTokens, c.CompletionTokens)
+}
+
+func (b *stream) complete() {
+	b.out.Status, b.over = 200, io.EOF
+}
+
+// broken ends the stream with an error event instead of [DONE]. What was sent
+// stays; nothing is tried again (research/gateways.md F3).
+func (b *stream) broken(err error) []byte {
+	w := b.failed(err)
+	b.over = w.err
+	return openai.AppendEvent(nil, openai.AppendError(nil, &w.fault.Error))
+}
+
+// WriteTo sends the stream. An error, also one that the client has been told by
+// an event, makes fasthttp close the connection without the final chunk, so
+// that no client takes the text for whole.
+func (b *stream) WriteTo(w io.Writer) (n int64, err error) {
+	b.mu.Lock()
+	b.w, b.written = w, time.Now()
+	beat := time.AfterFunc(b.s.opt.HeartbeatAfter, b.beat)
+	b.timer = beat
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		b.w = nil // w is not ours any more: a late beat must not touch it
+		b.mu.Unlock()
+		beat.Stop()
+	}()
+	for {
+		event, err := b.next()
+		if err == io.EOF {
+			return n, nil
+		}
+		if err == nil && errors.Is(b.over, backends.ErrClientGone) {
+			err = b.over // nobody is left to tell
+		}
+		if err != nil {
+			return n, err
+		}
+		if err := b.send(event); err != nil {
+			b.cancel(backends.ErrClientGone)
+			return n, err
+		}
+		n += int64(len(event))
+	}
+}
+
+// SupportsBodyWriteTo makes fasthttp use WriteTo.
+func (b *stream) SupportsBodyWriteTo() bool { return true }
+
+// Read is WriteTo for whoever insists on it; heartbeats are left out.
+func (b *stream) Read(p []byte) (int, error) {
+	if len(b.rest) == 0 {
+		var err error
+		if b.rest, err = b.next(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, b.rest)
+	b.rest = b.rest[n:]
+	return n, nil
+}
+
+// send writes one event.
+func (b *stream) send(event []byte) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.write(event)
+}
+
+// write is called with mu held.
+func (b *stream) write(event []byte) error {
+	b.written = time.Now()
+	b.extend(b.written)
+	_, err := b.w.Write(event)
+	return err
+}
+
+// beat breaks a silence that has lasted too long, and comes again.
+func (b *stream) beat() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.w == nil {
+		return
+	}
+	after := b.s.opt.HeartbeatAfter
+	if quiet := time.Since(b.written); quiet < after {
+		b.timer.Reset(after - quiet)
+		return
+	}
+	if err := b.write(heartbeat); err != nil {
+		b.cancel(backends.ErrClientGone)
+		return
+	}
+	b.timer.Reset(after)
+}
+
+// extend moves the write deadline on: it bounds each event, not the stream. A
+// quarter of the time may pass before it is set anew.
+func (b *stream) extend(now time.Time) {
+	if allowed := b.s.opt.WriteTimeout; b.limit.Sub(now) < allowed*3/4 {
+		b.limit = now.Add(allowed)
+		_ = b.deadline(b.limit) // fails only on a connection that is closed
+	}
+}
+
+// Close ends the engine's call if it still runs, and observes the ask.
+func (b *stream) Close() error {
+	if b.over == nil { // fasthttp stopped asking: the client is gone
+		b.cancel(backends.ErrClientGone)
+		b.failed(backends.ErrClientGone)
+	}
+	if b.events == nil && b.over == nil {
+		if o := <-b.opened; o.reply != nil {
+			b.reply = o.reply
+		}
+	}
+	if b.reply != nil {
+		b.reply.Body.Close()
+	}
+	if b.out.CompletionTokens == 0 {
+		b.out.CompletionTokens = b.chunks
+	}
+	b.end()
+	b.s.active.Add(-1)
+	return nil
+}
