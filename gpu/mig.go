@@ -71,6 +71,15 @@ func (f Family) Profile(name string) (Profile, bool) {
 	return f.Profiles[i], true
 }
 
+// ProfileByID finds a profile by the id that the driver reports for an instance.
+func (f Family) ProfileByID(id int) (Profile, bool) {
+	i := slices.IndexFunc(f.Profiles, func(p Profile) bool { return p.ID == id })
+	if i < 0 {
+		return Profile{}, false
+	}
+	return f.Profiles[i], true
+}
+
 // ErrUnknownProfile is wrapped when a name is no profile of its family.
 var ErrUnknownProfile = errors.New("unknown MIG profile")
 
