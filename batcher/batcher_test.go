@@ -190,7 +190,9 @@ func stop(t *testing.T, b *Batcher) {
 	}
 }
 
-func rep(id string, e backends.Backend) Replica { return Replica{ID: id, Backend: e, Slots: 1, Shape: "s"} }
+func rep(id string, e backends.Backend) Replica {
+	return Replica{ID: id, Backend: e, Slots: 1, Shape: "s"}
+}
 
 func TestMergesWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -259,6 +261,13 @@ func TestEtaWaitsForTheDeadline(t *testing.T) {
 		e := &engine{alpha: 10 * time.Millisecond, beta: 0}
 		b := start(t, Options{Model: "m", Merge: true, Target: 200 * time.Millisecond, PriorAlpha: 0.010, PriorBeta: 1e-6}, rep("a", e))
 		defer stop(t, b)
+		for range coldSamples + 10 { // a fit that knows the engine is what may wait
+			if _, err := b.Submit(t.Context(), embedding("abc")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(settling / 10)
+		}
+		time.Sleep(settling)
 		b.SetEta(0.5)
 		begin := time.Now()
 		if _, err := b.Submit(t.Context(), embedding("abc")); err != nil {

@@ -30,82 +30,6 @@ const (
 	settling = time.Second
 )
 
-// Work is one request as the core sees it: whose it is and how large, not what.
-type Work struct {
-	Class     backends.Class
-	Tenant    string
-	Key       string // work of different keys never shares a call; "" for generation
-	RowTokens []int  // tokens of each row; one entry for generation
-	Arrival   time.Time
-	Deadline  time.Time // the request's own; zero = none
-	Load      any       // the caller's; the core never looks inside
-
-	due, expiry time.Time
-	todo        []span // rows waiting for a call
-	first       [1]span
-	running     int // segments at engines
-	tries       int
-	avoid       string // replica that failed it, until avoidUntil
-	avoidUntil  time.Time
-	closed      bool // answered, failed or cancelled
-
-	lane              *lane // nil = not queued
-	queue             *tenantQueue
-	duePos, expiryPos int
-}
-
-type span struct{ from, to int }
-
-// rank is the class that the work is served as: one higher once it is past due.
-func (w *Work) rank(now time.Time) backends.Class {
-	if w.Class == backends.Standard && now.After(w.due) {
-		return backends.Interactive
-	}
-	return w.Class
-}
-
-// waiting counts the rows and tokens that wait for a call.
-func (w *Work) waiting() (rows, tokens int) {
-	for _, s := range w.todo {
-		rows += s.to - s.from
-		for _, t := range w.RowTokens[s.from:s.to] {
-			tokens += max(t, 1)
-		}
-	}
-	return rows, tokens
-}
-
-func (w *Work) tokens() (n int) {
-	for _, t := range w.RowTokens {
-		n += max(t, 1)
-	}
-	return n
-}
-
-// Seg is the part of a Work that one call carries: rows From..To.
-type Seg struct {
-	Work             *Work
-	From, To, Tokens int
-}
-
-// Batch is one engine call: several segments of one key, or one generation.
-type Batch struct {
-	Replica     Replica
-	Key         string
-	Segs        []Seg
-	Rows        int
-	Tokens      int
-	OfflineRows int
-	Reason      Reason
-	At          time.Time     // when it was dispatched
-	Held        time.Duration // how long its replica was free while its first member waited
-
-	replica *replica
-	shared  bool          // its offline rows count against the offline limit
-	load    int           // tokens it keeps its replica busy with
-	first   time.Duration // generation: dispatch to first byte
-}
-
 // ActionKind says what the loop has to do.
 type ActionKind uint8
 
@@ -205,7 +129,7 @@ func (c *Core) Arrive(now time.Time, w *Work) []Action {
 	case class.queue >= c.opt.MaxQueue:
 		c.shed(w, &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_full"})
 	default:
-		w.first[0] = span{0, len(w.RowTokens)}
+		w.first[0] = span{to: len(w.RowTokens)}
 		w.todo = w.first[:]
 		c.deadlines(w)
 		c.order.add(w)
@@ -370,89 +294,6 @@ func (c *Core) answered(now time.Time, b *Batch, w *Work) {
 	}
 	if now.After(w.due) {
 		count.Late++
-	}
-}
-
-func (c *Core) redoing(w *Work) bool {
-	return slices.ContainsFunc(c.redo, func(b *Batch) bool {
-		return slices.ContainsFunc(b.Segs, func(s Seg) bool { return s.Work == w })
-	})
-}
-
-// again queues a segment of a broken call once more and reports whether it did.
-// Calls are pure until their first byte. Interactive work is worth one try on
-// another replica, if there is one; a batch's row waits for the next replica.
-func (c *Core) again(now time.Time, b *Batch, s Seg) bool {
-	w := s.Work
-	if w.Class == backends.Offline {
-		if w.tries >= maxOfflineTries {
-			return false
-		}
-	} else if w.tries >= maxTries || !slices.ContainsFunc(c.replicas, func(r *replica) bool {
-		return r.ID != b.Replica.ID && !r.Offline
-	}) {
-		return false
-	}
-	w.tries++
-	w.avoid, w.avoidUntil = b.Replica.ID, now.Add(time.Duration(w.tries)*avoidFor)
-	c.requeue(w, span{s.From, s.To})
-	c.calls.Retried++
-	return true
-}
-
-func (c *Core) requeue(w *Work, s span) {
-	if w.lane != nil {
-		c.order.remove(w)
-	}
-	w.todo = append(w.todo, s)
-	c.order.add(w)
-}
-
-// bisect sends a refused call again in two halves, so that the member that the
-// engine cannot take ends up alone and the others are answered.
-func (c *Core) bisect(b *Batch) {
-	ws := works(b.Segs)
-	second := ws[len(ws)/2:]
-	var halves [2]*Batch
-	for i := range halves {
-		halves[i] = &Batch{Key: b.Key}
-	}
-	for _, s := range b.Segs {
-		if s.Work.closed {
-			continue
-		}
-		h := halves[0]
-		if slices.Contains(second, s.Work) {
-			h = halves[1]
-		}
-		h.add(s)
-	}
-	for _, h := range halves {
-		if len(h.Segs) > 0 {
-			c.redo = append(c.redo, h)
-		}
-	}
-}
-
-// works lists the open members of segs, each once, in order.
-func works(segs []Seg) (ws []*Work) {
-	for _, s := range segs {
-		if !s.Work.closed && !slices.Contains(ws, s.Work) {
-			ws = append(ws, s.Work)
-		}
-	}
-	return ws
-}
-
-func (b *Batch) add(s Seg) {
-	if n := len(b.Segs) - 1; n >= 0 && b.Segs[n].Work == s.Work && b.Segs[n].To == s.From {
-		b.Segs[n].To, b.Segs[n].Tokens = s.To, b.Segs[n].Tokens+s.Tokens
-	} else {
-		b.Segs = append(b.Segs, s)
-	}
-	b.Rows, b.Tokens = b.Rows+s.To-s.From, b.Tokens+s.Tokens
-	if s.Work.Class == backends.Offline {
-		b.OfflineRows += s.To - s.From
 	}
 }
 

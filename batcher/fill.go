@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// maxCandidates bounds the walk for work that still fits a call.
-	maxCandidates = 512
+	// maxMisfits bounds the walk past work that does not fit a call to work that
+	// does.
+	maxMisfits = 32
 	// offlineShare of the latency target is the most by which offline rows may
 	// hold interactive work up: as a call of their own on a shared replica, or
 	// as the rest of a batch.
@@ -18,6 +19,9 @@ const (
 	// sendAllowance is kept between the last moment to dispatch and the one that
 	// would break the promise: timers and sockets are not exact.
 	sendAllowance = 2 * time.Millisecond
+	// coldSamples is how many calls of a shape are sent eagerly before its fit
+	// may hold work back.
+	coldSamples = 20
 	// reservedSlots: offline generation leaves every fourth slot of a shared
 	// replica free, since a sequence cannot be taken back within a step.
 	reservedSlots = 4
@@ -127,6 +131,8 @@ func (c *Core) when(now time.Time, r *replica, l *lane) (Reason, bool) {
 		return Full, true
 	case c.opt.Off, fixed == 0 && (c.eta == 0 || c.opt.Target == 0), all > rows: // all > rows: other keys wait
 		return Idle, true
+	case fixed == 0 && fit.samples < coldSamples: // a guess is no ground to wait on
+		return Idle, true
 	case fixed == 0 && fit.Known() && tokens >= fit.Knee():
 		return Knee, true
 	}
@@ -161,6 +167,7 @@ type filling struct {
 	due          time.Time // earliest of the serving members
 	fit          *Fit
 	whole        bool // one request, however long
+	crowded      bool // more waits than one and a half calls
 }
 
 // fill puts together the call that r should run now, nil when it should wait.
@@ -186,6 +193,7 @@ func (c *Core) fill(now time.Time, r *replica) *Batch {
 				return nil
 			}
 			f.tokens = c.limit(r)
+			f.crowded = 2*(l.bands[0].tokens+l.bands[1].tokens) > 3*f.tokens || 2*(l.bands[0].rows+l.bands[1].rows) > 3*f.rows
 			f.offTokens = c.small(f.fit, true)
 		} else if to == backends.Offline {
 			from = backends.Offline
@@ -220,9 +228,9 @@ func (c *Core) small(f *Fit, riding bool) int {
 func (f *filling) take(l *lane, from, to backends.Class) {
 	c := f.c
 	c.hidden = c.hidden[:0]
-	for range maxCandidates {
+	for f.b.Rows < f.rows && len(c.hidden) < maxMisfits {
 		w := c.order.next(f.now, l, from, to)
-		if w == nil || f.b.Rows >= f.rows {
+		if w == nil {
 			break
 		}
 		n := f.fits(w)
@@ -279,13 +287,15 @@ func (f *filling) fits(w *Work) int {
 }
 
 // room reports whether the call may grow to sum tokens, added of them from the
-// work in question. Up to the knee it always may: batches that shrink to save a
-// late head lose more than they save (research 4).
+// work in question, without breaking the promise to its earliest member. When
+// more waits than the next calls can take, only growth beyond the knee is
+// stopped: batches that shrink to save a late head lose more than they save
+// (research 4).
 func (f *filling) room(sum, added int, offline bool) bool {
 	if sum > f.tokens || offline && added > f.offTokens {
 		return false
 	}
-	if f.due.IsZero() || !offline && sum <= f.knee {
+	if f.due.IsZero() || !offline && sum <= f.knee && f.crowded {
 		return true
 	}
 	return !f.now.Add(f.fit.Promise(sum)).After(f.due)
@@ -350,7 +360,7 @@ func (c *Core) admit(now time.Time) {
 				b.Reason = Drain
 			}
 			c.start(now, r, b)
-		case avoided && len(c.hidden) < maxCandidates:
+		case avoided && len(c.hidden) < maxMisfits:
 			hide(w)
 			c.hidden = append(c.hidden, w)
 		case w.Class == backends.Offline:

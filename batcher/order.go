@@ -180,7 +180,7 @@ func (o *order) unlink(w *Work) {
 // the rest queued.
 func (o *order) take(w *Work, rows int) Seg {
 	s := &w.todo[0]
-	seg := Seg{Work: w, From: s.from, To: s.from + rows}
+	seg := Seg{Work: w, From: s.from, To: s.from + rows, tries: s.tries}
 	for _, t := range w.RowTokens[seg.From:seg.To] {
 		seg.Tokens += max(t, 1)
 	}
