@@ -8,6 +8,7 @@ import (
 
 	"aloft/backends"
 	"aloft/backends/openai"
+	"aloft/jobs"
 )
 
 // The reasons of the x-aloft-reason header and of Outcome.Reason: a closed
@@ -87,6 +88,10 @@ var table = []struct {
 	{backends.ErrUnavailable, 503, "server_error", "service_unavailable", reasonNoReplica, false, false, ""},
 	{backends.ErrConnect, 502, "server_error", "bad_gateway", reasonConnect, false, true, "the engine could not be reached"},
 	{backends.ErrSilent, 504, "server_error", "gateway_timeout", reasonSilent, false, true, "the engine did not answer in time"},
+	{jobs.ErrNotFound, 404, "invalid_request_error", "not_found", "", true, false, ""},
+	{jobs.ErrFinished, 400, "invalid_request_error", "already_finished", "", true, false, ""},
+	{jobs.ErrConflict, 409, "invalid_request_error", "conflict", "", false, false, ""},
+	{jobs.ErrClosed, 503, "server_error", "service_unavailable", reasonDraining, false, true, "the server is shutting down"},
 	{context.DeadlineExceeded, 504, "server_error", "gateway_timeout", reasonTooSlow, true, false, ""},
 	{errUnfinished, 502, "server_error", "bad_gateway", reasonBadReply, false, false, ""},
 	{errBrokeOff, 502, "server_error", "bad_gateway", reasonBadReply, false, true, "the engine's answer broke off"},
@@ -99,6 +104,10 @@ func faultOf(err error) fault {
 	var own *openai.Error
 	if errors.As(err, &own) {
 		return fault{Error: *own, reason: reasonOf(own.Status)}
+	}
+	var bad *jobs.InvalidError
+	if errors.As(err, &bad) {
+		return fault{Error: *openai.Invalid(bad.Param, openai.CodeValue, "%s", bad.Error()), reason: reasonBadRequest}
 	}
 	var engine engineError
 	if errors.As(err, &engine) {

@@ -97,5 +97,8 @@ type Deps struct {
 	Observer  Observer
 	Decisions Decisions
 	Status    Status
+	Files     Files
+	Batches   Batches
+	Jobs      Jobs
 	Metrics   http.Handler
 }

@@ -349,9 +349,14 @@ func TestTimeouts(t *testing.T) {
 
 func TestPanicIsAnswered(t *testing.T) {
 	e := start(t, func(context.Context, *backends.Request) (*backends.Reply, error) { panic("boom") })
-	resp, body := e.post(t, "/v1/embeddings", embedBody)
-	if resp.StatusCode != 500 || strings.Contains(body, "boom") {
-		t.Errorf("answer %d %s, want a plain 500", resp.StatusCode, body)
+	for _, body := range []string{chatBody, streamBody} {
+		resp, body := e.post(t, "/v1/chat/completions", body)
+		if resp.StatusCode != 500 || strings.Contains(body, "boom") {
+			t.Errorf("answer %d %s, want a plain 500", resp.StatusCode, body)
+		}
+		if o := e.ledger.wait(t); o.Status != 500 {
+			t.Errorf("observed %d, want 500", o.Status)
+		}
 	}
 	if n := len(e.watch.conns); n != 0 {
 		t.Errorf("%d connections still watched", n)

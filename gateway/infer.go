@@ -64,9 +64,9 @@ func (s *Server) infer(x *exchange, e backends.Endpoint) {
 		s.stream(x, a)
 		return
 	}
+	defer a.end()
 	whole := a.run()
 	whole.send(s, x)
-	a.end()
 }
 
 // wishes reads the class and the deadline that a client asks for. It may step
@@ -315,6 +315,9 @@ func (a *ask) end() {
 	}
 	a.cancel(nil)
 	a.stop()
+	if a.out.Status == 0 { // a panic is on its way up
+		a.out.Status, a.out.Reason = 500, reasonInternal
+	}
 	a.out.Total = time.Since(a.req.Arrival)
 	a.s.observe(a.out)
 }

@@ -39,6 +39,9 @@ type Options struct {
 	DrainGrace     time.Duration // for what runs when Serve's context ends
 
 	Keys []Key // none: everybody may come in
+	// FreeCommands lets POST /aloft/v1/jobs name any program of this machine
+	// instead of one of the operator's templates.
+	FreeCommands bool
 }
 
 // Defaults are the limits of an Options left empty.
@@ -102,6 +105,9 @@ func (o Options) Validate() error {
 	for _, k := range o.Keys {
 		if k.Class >= backends.Classes {
 			return fmt.Errorf("gateway: key of tenant %q has class %d, want one below %d", k.Tenant, k.Class, backends.Classes)
+		}
+		if k.Tenant == "" { // "" selects everybody's files and jobs
+			return errors.New("gateway: a key has no tenant")
 		}
 		if k.Hash == [sha256.Size]byte{} {
 			return errors.New("gateway: a key has no hash")

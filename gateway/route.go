@@ -60,15 +60,7 @@ func (s *Server) newRouter() router {
 		{path: "/healthz", open: true, methods: get(s.healthz)},
 		{path: "/readyz", open: true, methods: get(s.readyz)},
 	}
-	if s.deps.Metrics != nil {
-		all = append(all, &route{path: "/metrics", open: true, methods: get(s.metrics())})
-	}
-	if s.deps.Status != nil {
-		all = append(all, &route{path: "/aloft/v1/status", methods: get(s.status)})
-	}
-	if s.deps.Decisions != nil {
-		all = append(all, &route{path: "/aloft/v1/decisions", methods: get(s.decisions)})
-	}
+	all = append(all, s.jobRoutes(get)...)
 	for _, rt := range all {
 		if strings.HasSuffix(rt.path, "/") {
 			r.prefix = append(r.prefix, rt)
@@ -77,6 +69,37 @@ func (s *Server) newRouter() router {
 		}
 	}
 	return r
+}
+
+// jobRoutes are the routes of what may be absent.
+func (s *Server) jobRoutes(get func(handler) map[string]handler) (all []*route) {
+	d := &s.deps
+	add := func(there bool, more ...*route) {
+		if there {
+			all = append(all, more...)
+		}
+	}
+	with := func(m map[string]handler, method string, h handler) map[string]handler {
+		m[method] = h
+		return m
+	}
+	post := func(h handler) map[string]handler { return map[string]handler{"POST": h} }
+	add(d.Metrics != nil, &route{path: "/metrics", open: true, methods: get(s.metrics())})
+	add(d.Status != nil, &route{path: "/aloft/v1/status", methods: get(s.status)})
+	add(d.Decisions != nil, &route{path: "/aloft/v1/decisions", methods: get(s.decisions)})
+	add(d.Files != nil,
+		&route{path: "/v1/files", methods: with(get(s.listFiles), "POST", s.createFile)},
+		&route{path: "/v1/files/", suffix: "/content", methods: get(s.fileContent)},
+		&route{path: "/v1/files/", methods: with(get(s.getFile), "DELETE", s.deleteFile)})
+	add(d.Batches != nil,
+		&route{path: "/v1/batches", methods: with(get(s.listBatches), "POST", s.createBatch)},
+		&route{path: "/v1/batches/", suffix: "/cancel", methods: post(s.cancelBatch)},
+		&route{path: "/v1/batches/", methods: get(s.getBatch)})
+	add(d.Jobs != nil,
+		&route{path: "/aloft/v1/jobs", methods: with(get(s.listJobs), "POST", s.createJob)},
+		&route{path: "/aloft/v1/jobs/", suffix: "/cancel", methods: post(s.cancelJob)},
+		&route{path: "/aloft/v1/jobs/", methods: get(s.getJob)})
+	return all
 }
 
 // find returns the route of a path as sent (still encoded) and the decoded id.

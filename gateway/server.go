@@ -108,6 +108,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	case <-ctx.Done():
 	}
 	s.drain()
+	_ = ln.Close() // Shutdown does not know ln if fasthttp has not come to it yet
 	<-served
 	return nil
 }

@@ -2,7 +2,9 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -39,6 +41,8 @@ type stream struct {
 	written time.Time
 	limit   time.Time // the write deadline in force
 }
+
+var errPanic = errors.New("panic")
 
 // opened is an engine's beginning: its first event, or why there is none.
 type opened struct {
@@ -79,6 +83,12 @@ func (s *Server) stream(x *exchange, a *ask) {
 
 // open submits and reads up to the first event.
 func (a *ask) open() (o opened) {
+	defer func() {
+		if p := recover(); p != nil { // nobody above would catch it
+			a.s.log.Error("submit panicked", "id", a.req.ID, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			o = opened{err: errPanic}
+		}
+	}()
 	o.reply, o.err = a.s.deps.Submitter.Submit(a.ctx, a.req)
 	if o.err != nil || !isStream(o.reply) {
 		return o
