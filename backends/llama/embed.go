@@ -8,6 +8,7 @@ import (
 	yzma "github.com/hybridgroup/yzma/pkg/llama"
 
 	"aloft/backends"
+	"aloft/backends/openai"
 	"aloft/backends/serve"
 )
 
@@ -45,7 +46,7 @@ func (md *model) row(c *embedCall, i int) (err error) {
 		tokens, err = md.tokenize(in.Text, false)
 	}
 	if err == nil && len(tokens) == 0 {
-		err = badRequest("input", "input %d has no tokens", i)
+		err = openai.Invalid("input", openai.CodeValue, "input %d has no tokens", i)
 	}
 	if err != nil {
 		return fmt.Errorf("input %d: %w", i, err)

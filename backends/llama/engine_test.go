@@ -236,7 +236,12 @@ func TestContextBounds(t *testing.T) {
 }
 
 func TestOddTexts(t *testing.T) {
-	e := open(t, Options{})
+	for _, model := range []string{babyllama(t), languageModel(t)} { // SentencePiece, byte-level BPE
+		oddTexts(t, open(t, Options{Model: model}))
+	}
+}
+
+func oddTexts(t *testing.T, e *Engine) {
 	for _, text := range []string{"日本語 🙂", "a\x00b", "\xff\xfe", "", " ", "</s><s>", "\u2028"} {
 		req := story(5)
 		req.Prompt = text
@@ -262,6 +267,66 @@ func TestOddTexts(t *testing.T) {
 func TestEmbeddingsBatch(t *testing.T) {
 	e := open(t, Options{BatchTokens: 32, Context: 128}) // several batches
 	embeddings(t, e)
+}
+
+func TestEncoder(t *testing.T) {
+	e := open(t, Options{Model: encoder(t)})
+	if e.Info().Slots != 0 {
+		t.Skip("no encoder in configs/models")
+	}
+	embeddings(t, e)
+	var bad *openai.Error
+	if _, _, err := generate(e, story(1)); !errors.As(err, &bad) || bad.Status != 400 {
+		t.Errorf("generation by an encoder: %v, want a 400", err)
+	}
+	for _, text := range []string{"日本語 🙂", "a\x00b", "\xff\xfe", "", " ", "[MASK] [SEP]"} {
+		r, err := e.Embed(t.Context(), &serve.EmbedRequest{Inputs: []serve.Input{{Text: text}}})
+		if err != nil || len(r.Vectors) != 1 {
+			t.Errorf("embed %q: %v", text, err)
+		}
+	}
+	if _, err := e.Embed(t.Context(), &serve.EmbedRequest{Inputs: []serve.Input{{Text: strings.Repeat("many words ", 1000)}}}); !errors.Is(err, backends.ErrTooLong) {
+		t.Errorf("long row: %v, want ErrTooLong", err)
+	}
+	if err := e.Sleep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Wake(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	embeddings(t, e)
+}
+
+// 300 calls of which most are cancelled, on both kinds of work, must leave an
+// engine that still answers and counts nobody as waiting.
+func TestCancelStorm(t *testing.T) {
+	e := open(t, Options{Slots: 3, MaxQueue: 400})
+	want, _, err := generate(e, story(10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 300 {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%37)*time.Millisecond)
+			defer cancel()
+			if i%3 == 0 {
+				_, _ = e.Embed(ctx, &serve.EmbedRequest{Inputs: []serve.Input{{Text: "The cat"}, {Text: "sat"}}})
+				return
+			}
+			_, _ = e.Generate(ctx, story(40), func(serve.Piece) error { return nil })
+		})
+	}
+	wg.Wait()
+	if got, _, err := generate(e, story(10)); err != nil || got != want {
+		t.Errorf("after the storm: %q, %v, want %q", got, err, want)
+	}
+	if _, err := e.Embed(t.Context(), &serve.EmbedRequest{Inputs: []serve.Input{{Text: "The cat"}}}); err != nil {
+		t.Errorf("after the storm: %v", err)
+	}
+	if n := e.queued.Load(); n != 0 {
+		t.Errorf("%d calls still counted as waiting", n)
+	}
 }
 
 // embeddings checks that a batch gives what its rows give alone.
@@ -467,4 +532,16 @@ func TestTypeTable(t *testing.T) {
 			t.Errorf("type %d: table has %+v, the library blocks of %d in %d bytes", id, layout, b, n)
 		}
 	}
+}
+
+// encoder and languageModel return the project's own models, else BabyLlama.
+func encoder(t testing.TB) string       { return own(t, "aloft-encoder.gguf") }
+func languageModel(t testing.TB) string { return own(t, "aloft-lm.gguf") }
+
+func own(t testing.TB, name string) string {
+	path := filepath.Join(repository(t), "configs", "models", name)
+	if _, err := os.Stat(path); err != nil {
+		return babyllama(t)
+	}
+	return path
 }

@@ -8,6 +8,7 @@ import (
 	yzma "github.com/hybridgroup/yzma/pkg/llama"
 
 	"aloft/backends"
+	"aloft/backends/openai"
 	"aloft/backends/serve"
 )
 
@@ -72,7 +73,7 @@ func (l *loop) prepare(s *sequence) (err error) {
 	case err != nil:
 		return err
 	case len(s.prompt) == 0:
-		return badRequest("prompt", "the prompt has no tokens")
+		return openai.Invalid("prompt", openai.CodeValue, "the prompt has no tokens")
 	case len(s.prompt) >= l.md.context:
 		return fmt.Errorf("a prompt of %d tokens leaves no room in a context of %d: %w", len(s.prompt), l.md.context, backends.ErrTooLong)
 	}

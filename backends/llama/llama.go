@@ -168,10 +168,10 @@ func (e *Engine) enter() error {
 // Embed implements serve.Engine: one vector of length 1 (L2) per input.
 func (e *Engine) Embed(ctx context.Context, req *serve.EmbedRequest) (*serve.EmbedResult, error) {
 	if req.Dimensions < 0 || req.Dimensions > e.info.Dim {
-		return nil, badRequest("dimensions", "dimensions is %d, this model has %d", req.Dimensions, e.info.Dim)
+		return nil, openai.Invalid("dimensions", openai.CodeValue, "dimensions is %d, this model has %d", req.Dimensions, e.info.Dim)
 	}
 	if len(req.Inputs) == 0 {
-		return nil, badRequest("input", "input is empty")
+		return nil, openai.Invalid("input", openai.CodeValue, "input is empty")
 	}
 	if err := e.enter(); err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func (e *Engine) Embed(ctx context.Context, req *serve.EmbedRequest) (*serve.Emb
 // Generate implements serve.Engine.
 func (e *Engine) Generate(ctx context.Context, req *serve.GenerateRequest, emit func(serve.Piece) error) (serve.Finish, error) {
 	if e.info.Slots == 0 {
-		return serve.Finish{}, badRequest("model", "%s only embeds", e.info.Model)
+		return serve.Finish{}, openai.Invalid("model", openai.CodeValue, "%s only embeds", e.info.Model)
 	}
 	if err := e.enter(); err != nil {
 		return serve.Finish{}, err
@@ -238,8 +238,4 @@ func newSampler(req *serve.GenerateRequest) sampler {
 	}
 	s.rng = rand.New(rand.NewPCG(seed, 0))
 	return s
-}
-
-func badRequest(param, format string, args ...any) error {
-	return &openai.Error{Status: 400, Type: "invalid_request_error", Param: param, Message: fmt.Sprintf(format, args...)}
 }

@@ -9,6 +9,7 @@ import (
 	yzma "github.com/hybridgroup/yzma/pkg/llama"
 
 	"aloft/backends"
+	"aloft/backends/openai"
 	"aloft/backends/serve"
 )
 
@@ -165,7 +166,7 @@ func (md *model) given(ids []int) ([]yzma.Token, error) {
 	tokens := make([]yzma.Token, len(ids))
 	for i, id := range ids {
 		if id < 0 || id >= md.tokens {
-			return nil, badRequest("", "token id %d is outside the vocabulary of %d", id, md.tokens)
+			return nil, openai.Invalid("", openai.CodeValue, "token id %d is outside the vocabulary of %d", id, md.tokens)
 		}
 		tokens[i] = yzma.Token(id)
 	}
@@ -243,10 +244,9 @@ func (md *model) chatPrompt(messages []serve.Message) (string, error) {
 		}
 		return "", errors.New("llama.cpp could not apply the model's chat template")
 	}
-	var b strings.Builder
-	for _, m := range messages {
-		b.WriteString(m.Content)
-		b.WriteByte('\n')
+	contents := make([]string, len(messages))
+	for i, m := range messages {
+		contents[i] = m.Content
 	}
-	return b.String(), nil
+	return strings.Join(contents, "\n"), nil
 }
