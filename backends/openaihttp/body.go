@@ -8,6 +8,7 @@ import (
 	"mime"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"aloft/backends"
@@ -30,6 +31,7 @@ type body struct {
 	events *openai.Events // for SSE
 	rest   []byte         // read ahead, or of an event larger than the reader's buffer
 	err    error          // what Read returns once rest is used up
+	done   atomic.Bool    // [DONE] was read: only the end of the body is missing
 	close  sync.Once
 }
 
@@ -62,7 +64,9 @@ func (b *body) fetch(buf []byte) {
 	}
 	var err error
 	if b.events != nil {
-		b.rest, err = b.events.Next()
+		if b.rest, err = b.events.Next(); openai.IsDone(openai.Data(b.rest)) {
+			b.done.Store(true)
+		}
 	} else {
 		var n int
 		n, err = b.res.Body.Read(buf)
@@ -109,11 +113,20 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// endTime is how long Close waits for the end of a body after [DONE].
+const endTime = 50 * time.Millisecond
+
 // Close ends the call; before the end of the reply that closes the connection,
-// which cancels the work. After it the connection is kept for the next call.
+// which cancels the work. After it, or after [DONE], which relays rarely read
+// beyond, the connection is kept for the next call.
 func (b *body) Close() error {
 	var err error
 	b.close.Do(func() {
+		if b.done.Load() {
+			t := time.AfterFunc(endTime, func() { b.cancel(context.Canceled) })
+			io.Copy(io.Discard, io.LimitReader(b.res.Body, 4096)) // whatever fails, Close follows
+			t.Stop()
+		}
 		b.cancel(context.Canceled)
 		err = b.res.Body.Close()
 	})

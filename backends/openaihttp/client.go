@@ -115,8 +115,7 @@ func New(o Options) *Client {
 // Close drops idle connections. Calls that run go on.
 func (c *Client) Close() { c.pooled.CloseIdleConnections() }
 
-// Do implements backends.Backend. Read the body to io.EOF where the reply is
-// wanted whole: a stream closed right after [DONE] costs its connection.
+// Do implements backends.Backend.
 func (c *Client) Do(ctx context.Context, call *backends.Call) (*backends.Reply, error) {
 	start := time.Now()
 	ctx, cancel := context.WithCancelCause(ctx)

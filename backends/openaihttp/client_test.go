@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -123,6 +124,45 @@ func TestOneEventARead(t *testing.T) {
 	}
 	if want := "data: a\n\n|data: b\n\n|data: 0123|456789\n\n"; strings.Join(got, "|") != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A relay stops at [DONE]; that must not cost the connection, nor may an engine
+// that leaves the body open hold up Close.
+func TestCloseAfterDoneKeepsTheConnection(t *testing.T) {
+	var conns sync.Map
+	url := engine(t, "tcp", func(n int, _ *http.Request, c net.Conn) {
+		conns.Store(c, true)
+		io.WriteString(c, sse+chunk("data: a\n\n")+chunk("data: [DONE]\n\n"))
+		if n < 3 {
+			time.Sleep(5 * time.Millisecond)
+			io.WriteString(c, "0\r\n\r\n")
+		}
+	})
+	c := client(t, Options{BaseURL: url})
+	for i := range 3 {
+		r, err := c.Do(t.Context(), streamCall)
+		if err != nil {
+			t.Fatal(err)
+		}
+		buf, text := make([]byte, 100), ""
+		for !strings.Contains(text, "[DONE]") {
+			n, err := r.Body.Read(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			text += string(buf[:n])
+		}
+		start := time.Now()
+		r.Body.Close()
+		if d := time.Since(start); d > 10*endTime {
+			t.Errorf("Close of stream %d took %v", i, d)
+		}
+	}
+	n := 0
+	conns.Range(func(_, _ any) bool { n++; return true })
+	if n != 1 {
+		t.Errorf("%d connections for 3 streams, want 1", n)
 	}
 }
 
