@@ -200,7 +200,7 @@ func (p *Process) Resume() error { return p.Signal(syscall.SIGCONT) }
 
 // Stop asks the group to end (SIGTERM), gives it grace, then kills it. Within
 // the grace a child may outlive the leader: it may be the one that writes the
-// checkpoint. Stop returns after grace + killBound at the latest.
+// checkpoint. Stop returns after grace, killBound and drainBound at the latest.
 func (p *Process) Stop(grace time.Duration) Exit {
 	if grace > 0 {
 		p.mu.Lock()
