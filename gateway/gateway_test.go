@@ -17,6 +17,7 @@ import (
 
 	"aloft/backends"
 	"aloft/backends/openai"
+	"aloft/jobs"
 )
 
 // The engine gets the client's bytes except the model; the client the engine's
@@ -472,36 +473,50 @@ func TestAdminViews(t *testing.T) {
 }
 
 func TestCall(t *testing.T) {
+	var _ jobs.Caller = (*Server)(nil)
 	var got *backends.Request
 	e := start(t, func(_ context.Context, req *backends.Request) (*backends.Reply, error) {
 		got = req
 		return whole200(200, `{"usage":{"prompt_tokens":3,"total_tokens":3}}`), nil
 	})
-	r := e.Call(t.Context(), backends.Embeddings, Row{ID: "row-1", Tenant: "red", Class: backends.Offline, Body: []byte(embedBody)})
-	if r.Status != 200 || r.Usage.Total != 3 || got.Class != backends.Offline || got.Tenant != "red" || got.ID != "row-1" {
-		t.Errorf("result %+v of request %+v", r, got)
+	row := func(endpoint backends.Endpoint, body string) jobs.Row {
+		return jobs.Row{ID: "row-1", Tenant: "red", Endpoint: endpoint, Body: []byte(body)}
 	}
-	if r := e.Call(t.Context(), backends.Chat, Row{Body: []byte(streamBody)}); r.Status != 400 {
-		t.Errorf("a stream in a batch: %d, want 400", r.Status)
+	r, err := e.Call(t.Context(), row(backends.Embeddings, embedBody))
+	if err != nil || r.Status != 200 || r.Tokens != 3 || r.RequestID != "row-1" {
+		t.Errorf("result %+v, %v", r, err)
 	}
-	if r := e.Call(t.Context(), backends.Chat, Row{Body: []byte("{")}); r.Status != 400 || !strings.HasPrefix(string(r.Body), `{"error":`) {
-		t.Errorf("bad row: %d %s", r.Status, r.Body)
+	if got.Class != backends.Offline || got.Tenant != "red" || got.ID != "row-1" {
+		t.Errorf("request %+v", got)
+	}
+	for name, bad := range map[string]jobs.Row{
+		"a stream": row(backends.Chat, streamBody), "no JSON": row(backends.Chat, "{"),
+	} {
+		if r, err := e.Call(t.Context(), bad); err != nil || r.Status != 400 || !strings.HasPrefix(string(r.Body), `{"error":`) {
+			t.Errorf("%s: %+v, %v; want a 400 in the error shape", name, r, err)
+		}
 	}
 	full := start(t, fails(&backends.RetryError{Err: backends.ErrOverloaded, After: 2 * time.Second, Reason: "queue_full"}))
-	if r := full.Call(t.Context(), backends.Embeddings, Row{Body: []byte(embedBody)}); r.Status != 429 || r.RetryAfter != 2*time.Second || r.Reason != "queue_full" {
-		t.Errorf("full queue: %+v", r)
+	var retry *backends.RetryError
+	if _, err := full.Call(t.Context(), row(backends.Embeddings, embedBody)); !errors.As(err, &retry) || retry.After != 2*time.Second {
+		t.Errorf("full queue: %v, want to come back in 2s", err)
+	}
+	broken := start(t, fails(backends.ErrBadReply))
+	if r, err := broken.Call(t.Context(), row(backends.Embeddings, embedBody)); err != nil || r.Status != 502 {
+		t.Errorf("broken engine: %+v, %v; want a 502", r, err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(backends.ErrDraining)
 	held := start(t, holds(make(chan error, 1)))
-	if r := held.Call(ctx, backends.Embeddings, Row{Body: []byte(embedBody)}); r.Status != 503 {
-		t.Errorf("cancelled call: %+v", r)
+	if _, err := held.Call(ctx, row(backends.Embeddings, embedBody)); !errors.Is(err, backends.ErrDraining) {
+		t.Errorf("ended context: %v, want its cause", err)
 	}
 }
 
 func TestOptions(t *testing.T) {
 	for _, o := range []Options{
 		{MaxBody: -1}, {RequestTimeout: -1}, {Keys: []Key{{Class: backends.Classes}}}, {Keys: []Key{{Tenant: "x"}}},
+		{Keys: []Key{{Hash: HashKey("k")}}},
 	} {
 		if o.Validate() == nil {
 			t.Errorf("%+v is accepted", o)

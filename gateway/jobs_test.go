@@ -1,0 +1,340 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/textproto"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"aloft/backends"
+	"aloft/jobs"
+	"aloft/jobs/boltstore"
+
+	"gocloud.dev/blob/memblob"
+)
+
+// noExecutor starts nothing: these jobs only wait.
+type noExecutor struct{}
+
+func (noExecutor) Start(context.Context, jobs.Launch) (jobs.Run, error) {
+	return nil, errors.New("nothing starts here")
+}
+func (noExecutor) Reap(context.Context) error { return nil }
+
+// lateCaller is the knot between the manager and the gateway, as in cmd/aloft.
+type lateCaller struct{ jobs.Caller }
+
+// withJobs serves with a real job manager behind; its rows go through the gateway.
+func withJobs(t *testing.T, play script, change ...func(*Options, *Deps)) *edge {
+	t.Helper()
+	dir := t.TempDir()
+	store, err := boltstore.Open(filepath.Join(dir, "jobs.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket := memblob.OpenBucket(nil)
+	knot := &lateCaller{}
+	m, err := jobs.NewManager(jobs.Options{
+		Store: store, Files: store, Blobs: bucket, Caller: knot, Executor: noExecutor{}, DataDir: dir,
+		Templates: []jobs.Template{{Name: "train", Kind: jobs.KindTrain, Command: []string{"/bin/true", "{steps}"},
+			Params: []jobs.Param{{Name: "steps", Type: jobs.ParamInt, Default: "10", Min: 1, Max: 100}}}},
+		Retry: jobs.Retry{First: time.Millisecond, Most: 10 * time.Millisecond},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := m.Close(ctx); err != nil {
+			t.Errorf("close jobs: %v", err)
+		}
+		bucket.Close()
+		store.Close()
+	})
+	e := start(t, play, append(change, func(_ *Options, d *Deps) { d.Files, d.Batches, d.Jobs = m, m, m })...)
+	knot.Caller = e.Server
+	if err := m.Open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// form is a multipart body: pairs of name and value; "file" is the file.
+func form(t *testing.T, pairs ...string) (body, contentType string) {
+	t.Helper()
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		h := textproto.MIMEHeader{}
+		h.Set("Content-Disposition", fmt.Sprintf(`form-data; name="%s"`, pairs[i]))
+		if pairs[i] == "file" {
+			h.Set("Content-Disposition", `form-data; name="file"; filename="rows é.jsonl"`)
+		}
+		p, err := w.CreatePart(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(p, pairs[i+1])
+	}
+	w.Close()
+	return b.String(), w.FormDataContentType()
+}
+
+func (e *edge) upload(t *testing.T, pairs ...string) (status int, reply map[string]any) {
+	t.Helper()
+	body, kind := form(t, pairs...)
+	resp, text := e.do(t, "POST", "/v1/files", body, "Content-Type", kind)
+	return resp.StatusCode, object(t, text)
+}
+
+func object(t *testing.T, text string) map[string]any {
+	t.Helper()
+	var m map[string]any
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return m
+}
+
+func TestFiles(t *testing.T) {
+	e := withJobs(t, answer(200, "{}"), func(o *Options, _ *Deps) { o.MaxFile = 1 << 20 })
+	content := strings.Repeat("line of a file\r\n", 1000)
+	var ids []string
+	for _, order := range [][]string{{"purpose", "batch", "file", content}, {"file", content, "purpose", "batch"}} {
+		status, f := e.upload(t, order...)
+		if status != 200 || f["object"] != "file" || f["bytes"] != float64(len(content)) || f["purpose"] != "batch" ||
+			f["filename"] != "rows é.jsonl" || f["status"] != "processed" || f["created_at"].(float64) < 1.7e9 {
+			t.Fatalf("upload %q: %d %v", order[0], status, f)
+		}
+		ids = append(ids, f["id"].(string))
+		resp, got := e.get(t, "/v1/files/"+ids[len(ids)-1]+"/content")
+		if resp.StatusCode != 200 || got != content || resp.ContentLength != int64(len(content)) {
+			t.Errorf("content: %d, %d bytes, want %d", resp.StatusCode, len(got), len(content))
+		}
+	}
+	if _, f := e.upload(t, "purpose", "assistants", "file", "x", "expires_after[anchor]", "created_at", "expires_after[seconds]", "3600"); f["expires_at"] == nil {
+		t.Errorf("expiring file: %v", f)
+	}
+	_, text := e.get(t, "/v1/files?purpose=batch&limit=1&order=asc")
+	if page := object(t, text); page["first_id"] != ids[0] || page["has_more"] != true || len(page["data"].([]any)) != 1 {
+		t.Errorf("first page %s", text)
+	}
+	_, text = e.get(t, "/v1/files?purpose=batch&after="+ids[0]+"&order=asc")
+	if page := object(t, text); page["last_id"] != ids[1] || page["has_more"] != false {
+		t.Errorf("second page %s", text)
+	}
+	resp, text := e.do(t, "DELETE", "/v1/files/"+ids[0], "")
+	if resp.StatusCode != 200 || object(t, text)["deleted"] != true {
+		t.Errorf("delete: %d %s", resp.StatusCode, text)
+	}
+	for _, path := range []string{"/v1/files/" + ids[0], "/v1/files/" + ids[0] + "/content", "/v1/files/nope"} {
+		if resp, text := e.get(t, path); resp.StatusCode != 404 || object(t, text)["error"] == nil {
+			t.Errorf("%s: %d %s, want 404", path, resp.StatusCode, text)
+		}
+	}
+	spooled, _ := filepath.Glob(filepath.Join(os.TempDir(), "aloft-upload-*"))
+	if len(spooled) > 0 {
+		t.Errorf("left behind: %v", spooled)
+	}
+}
+
+func TestBadUploads(t *testing.T) {
+	e := withJobs(t, answer(200, "{}"), func(o *Options, _ *Deps) { o.MaxFile = 1000 })
+	many := []string{"file", "x", "purpose", "batch"}
+	for i := range 20 {
+		many = append(many, fmt.Sprint("x", i), "")
+	}
+	for _, tt := range []struct {
+		name   string
+		parts  []string
+		status int
+		param  any
+	}{
+		{"no file", []string{"purpose", "batch"}, 400, "file"},
+		{"no purpose", []string{"file", "x"}, 400, "purpose"},
+		{"our own purpose", []string{"file", "x", "purpose", "batch_output"}, 400, "purpose"},
+		{"two files", []string{"file", "x", "file", "y", "purpose", "batch"}, 400, "file"},
+		{"two purposes", []string{"file", "x", "purpose", "batch", "purpose", "evals"}, 400, "purpose"},
+		{"too large", []string{"file", strings.Repeat("x", 1001), "purpose", "batch"}, 413, nil},
+		{"far too large", []string{"file", strings.Repeat("x", 3<<20), "purpose", "batch"}, 413, nil},
+		{"long field", []string{"file", "x", "purpose", strings.Repeat("x", 5000)}, 400, "purpose"},
+		{"expires too soon", []string{"file", "x", "purpose", "batch", "expires_after[anchor]", "created_at", "expires_after[seconds]", "5"}, 400, "expires_after.seconds"},
+		{"many parts", many, 400, nil},
+		{"no parts", nil, 400, "file"},
+	} {
+		status, reply := e.upload(t, tt.parts...)
+		fault, _ := reply["error"].(map[string]any)
+		if status != tt.status || fault == nil || fault["param"] != tt.param {
+			t.Errorf("%s: %d %v, want %d about %v", tt.name, status, reply, tt.status, tt.param)
+		}
+	}
+	for name, kind := range map[string]string{"no form": "application/json", "no boundary": "multipart/form-data"} {
+		if resp, text := e.do(t, "POST", "/v1/files", "x", "Content-Type", kind); resp.StatusCode != 415 {
+			t.Errorf("%s: %d %s, want 415", name, resp.StatusCode, text)
+		}
+	}
+	if resp, text := e.do(t, "POST", "/v1/files", "--b\r\nbroken", "Content-Type", "multipart/form-data; boundary=b"); resp.StatusCode != 400 {
+		t.Errorf("broken form: %d %s, want 400", resp.StatusCode, text)
+	}
+}
+
+// A batch from upload to output, its rows through the gateway itself.
+func TestBatches(t *testing.T) {
+	e := withJobs(t, func(_ context.Context, req *backends.Request) (*backends.Reply, error) {
+		if strings.Contains(string(req.Body), "bad") {
+			return whole200(400, `{"error":{"message":"bad","type":"invalid_request_error","param":null,"code":null}}`), nil
+		}
+		return whole200(200, `{"object":"list","data":[],"usage":{"prompt_tokens":2,"total_tokens":2}}`), nil
+	})
+	rows := ""
+	for i, input := range []string{"one", "bad", "three"} {
+		rows += fmt.Sprintf(`{"custom_id":"r%d","method":"POST","url":"/v1/embeddings","body":{"model":"tiny","input":"%s"}}`+"\n", i, input)
+	}
+	_, f := e.upload(t, "purpose", "batch", "file", rows)
+	resp, text := e.post(t, "/v1/batches", fmt.Sprintf(
+		`{"input_file_id":"%s","endpoint":"/v1/embeddings","completion_window":"24h","metadata":{"a":"b"}}`, f["id"]))
+	b := object(t, text)
+	if resp.StatusCode != 200 || b["object"] != "batch" || b["status"] != "validating" || b["errors"] != nil || b["output_file_id"] != nil {
+		t.Fatalf("create: %d %s", resp.StatusCode, text)
+	}
+	id := b["id"].(string)
+	until(t, func() bool {
+		_, text = e.get(t, "/v1/batches/"+id)
+		b = object(t, text)
+		return b["status"] == "completed"
+	})
+	counts := b["request_counts"].(map[string]any)
+	if counts["total"] != 3.0 || counts["completed"] != 2.0 || counts["failed"] != 1.0 || b["completed_at"] == nil ||
+		b["model"] != "tiny" || b["usage"].(map[string]any)["total_tokens"] != 4.0 || b["metadata"].(map[string]any)["a"] != "b" {
+		t.Errorf("batch %s", text)
+	}
+	_, out := e.get(t, "/v1/files/"+b["output_file_id"].(string)+"/content")
+	if strings.Count(out, "\n") != 2 || !strings.Contains(out, `"custom_id":"r0"`) || !strings.Contains(out, `"custom_id":"r2"`) {
+		t.Errorf("output %s", out)
+	}
+	_, bad := e.get(t, "/v1/files/"+b["error_file_id"].(string)+"/content")
+	if strings.Count(bad, "\n") != 1 || !strings.Contains(bad, `"custom_id":"r1"`) || !strings.Contains(bad, `"status_code":400`) {
+		t.Errorf("errors %s", bad)
+	}
+	if resp, text := e.post(t, "/v1/batches/"+id+"/cancel", ""); resp.StatusCode != 400 {
+		t.Errorf("cancel of a finished batch: %d %s, want 400", resp.StatusCode, text)
+	}
+	if _, text := e.get(t, "/v1/batches"); object(t, text)["first_id"] != id {
+		t.Errorf("list %s", text)
+	}
+}
+
+func TestBatchIsCancelledAndRefused(t *testing.T) {
+	e := withJobs(t, holds(make(chan error, 10)))
+	_, f := e.upload(t, "purpose", "batch", "file",
+		`{"custom_id":"r","method":"POST","url":"/v1/embeddings","body":{"model":"tiny","input":"x"}}`+"\n")
+	good := fmt.Sprintf(`{"input_file_id":"%s","endpoint":"/v1/embeddings","completion_window":"24h"}`, f["id"])
+	_, text := e.post(t, "/v1/batches", good)
+	id := object(t, text)["id"].(string)
+	for range 2 { // the second time is no error
+		if resp, text := e.post(t, "/v1/batches/"+id+"/cancel", ""); resp.StatusCode != 200 && object(t, text)["error"] == nil {
+			t.Errorf("cancel: %d %s", resp.StatusCode, text)
+		}
+	}
+	until(t, func() bool {
+		_, text := e.get(t, "/v1/batches/"+id)
+		return object(t, text)["status"] == "cancelled"
+	})
+	for param, body := range map[string]string{
+		"input_file_id":                `{"endpoint":"/v1/embeddings","completion_window":"24h"}`,
+		"completion_window":            strings.Replace(good, "24h", "soon", 1),
+		"endpoint":                     strings.Replace(good, "/v1/embeddings", "/v1/images", 1),
+		"metadata.a":                   strings.Replace(good, "{", `{"metadata":{"a":1},`, 1),
+		"output_expires_after.seconds": strings.Replace(good, "{", `{"output_expires_after":{"anchor":"created_at","seconds":1},`, 1),
+	} {
+		resp, text := e.post(t, "/v1/batches", body)
+		fault, _ := object(t, text)["error"].(map[string]any)
+		if resp.StatusCode != 400 || fault == nil || !strings.HasPrefix(param, fmt.Sprint(fault["param"])) {
+			t.Errorf("%s: %d %s", param, resp.StatusCode, text)
+		}
+	}
+	if resp, _ := e.post(t, "/v1/batches", "["); resp.StatusCode != 400 {
+		t.Errorf("no object: %d", resp.StatusCode)
+	}
+}
+
+func TestJobs(t *testing.T) {
+	e := withJobs(t, answer(200, "{}"))
+	resp, text := e.post(t, "/aloft/v1/jobs", `{"template":"train","params":{"steps":20},"priority":3,"grace_seconds":1.5}`)
+	j := object(t, text)
+	if resp.StatusCode != 200 || j["state"] != "queued" || j["kind"] != "train" || j["grace_seconds"] != 1.5 ||
+		fmt.Sprint(j["command"]) != "[/bin/true 20]" || j["error"] != nil {
+		t.Fatalf("submit: %d %s", resp.StatusCode, text)
+	}
+	id := j["id"].(string)
+	if _, text := e.get(t, "/aloft/v1/jobs?state=queued&state=running&kind=train"); object(t, text)["last_id"] != id {
+		t.Errorf("list %s", text)
+	}
+	if _, text := e.get(t, "/aloft/v1/jobs?state=failed"); object(t, text)["first_id"] != nil {
+		t.Errorf("list of failed %s", text)
+	}
+	if _, text := e.post(t, "/aloft/v1/jobs/"+id+"/cancel", ""); object(t, text)["state"] != "cancelled" {
+		t.Errorf("cancel %s", text)
+	}
+	if _, text := e.get(t, "/aloft/v1/jobs/"+id); object(t, text)["finished_at"] == nil {
+		t.Errorf("get %s", text)
+	}
+	for body, status := range map[string]int{
+		`{}`: 400, `{"template":"nope"}`: 400, `{"template":"train","params":{"steps":"many"}}`: 400,
+		`{"command":["/bin/true"],"kind":"train"}`: 403, `{"template":"train","grace_seconds":-1}`: 400,
+	} {
+		if resp, text := e.post(t, "/aloft/v1/jobs", body); resp.StatusCode != status || object(t, text)["error"] == nil {
+			t.Errorf("%s: %d %s, want %d", body, resp.StatusCode, text, status)
+		}
+	}
+	if resp, _ := e.get(t, "/aloft/v1/jobs?state=happy"); resp.StatusCode != 400 {
+		t.Errorf("unknown state: %d", resp.StatusCode)
+	}
+}
+
+// What belongs to one tenant does not exist for another.
+func TestTenantsAreApart(t *testing.T) {
+	e := withJobs(t, holds(make(chan error, 10)), func(o *Options, _ *Deps) {
+		o.Keys = []Key{{Hash: HashKey("k1"), Tenant: "red"}, {Hash: HashKey("k2"), Tenant: "blue"}}
+	})
+	red, blue := []string{"Authorization", "Bearer k1"}, []string{"Authorization", "Bearer k2"}
+	body, kind := form(t, "purpose", "batch", "file",
+		`{"custom_id":"r","method":"POST","url":"/v1/embeddings","body":{"model":"tiny","input":"x"}}`+"\n")
+	_, text := e.do(t, "POST", "/v1/files", body, append([]string{"Content-Type", kind}, red...)...)
+	file := object(t, text)["id"].(string)
+	wish := fmt.Sprintf(`{"input_file_id":"%s","endpoint":"/v1/embeddings","completion_window":"24h"}`, file)
+	if resp, _ := e.post(t, "/v1/batches", wish, blue...); resp.StatusCode != 400 {
+		t.Errorf("a batch of a foreign file: %d, want 400", resp.StatusCode)
+	}
+	_, text = e.post(t, "/v1/batches", wish, red...)
+	batch := object(t, text)["id"].(string)
+	for _, path := range []string{"/v1/files/" + file, "/v1/files/" + file + "/content", "/v1/batches/" + batch, "/aloft/v1/jobs/" + batch} {
+		if resp, _ := e.get(t, path, red...); resp.StatusCode != 200 {
+			t.Errorf("%s for its owner: %d", path, resp.StatusCode)
+		}
+		if resp, _ := e.get(t, path, blue...); resp.StatusCode != 404 {
+			t.Errorf("%s for another: %d, want 404", path, resp.StatusCode)
+		}
+	}
+	for _, path := range []string{"/v1/files", "/v1/batches", "/aloft/v1/jobs"} {
+		if _, text := e.get(t, path, blue...); object(t, text)["first_id"] != nil {
+			t.Errorf("%s shows another's: %s", path, text)
+		}
+	}
+	for _, path := range []string{"/v1/batches/" + batch + "/cancel", "/aloft/v1/jobs/" + batch + "/cancel"} {
+		if resp, _ := e.post(t, path, "", blue...); resp.StatusCode != 404 {
+			t.Errorf("POST %s by another: %d, want 404", path, resp.StatusCode)
+		}
+	}
+	e.post(t, "/v1/batches/"+batch+"/cancel", "", red...)
+}
