@@ -1,9 +1,7 @@
 package serve
 
 import (
-	"encoding/json"
-	"errors"
-	"math"
+	"strconv"
 	"strings"
 
 	"aloft/backends"
@@ -12,152 +10,129 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// generateBody is what our engines read of a chat or completion request.
-// Unknown fields are tolerated; those that would change the answer in a way we
-// cannot honour are refused (refuseUnsupported).
-type generateBody struct {
-	Messages    []messageBody   `json:"messages"`
-	Prompt      json.RawMessage `json:"prompt"`
-	Temperature *float64        `json:"temperature"`
-	TopP        *float64        `json:"top_p"`
-	Seed        *int64          `json:"seed"`
-	Stop        json.RawMessage `json:"stop"`
-	Logprobs    json.RawMessage `json:"logprobs"` // chat: a boolean; completions: an integer
-	TopLogprobs *int            `json:"top_logprobs"`
+// fields are a request's top-level values by their exact names: encoding/json
+// would also take "PROMPT", which the scan has not checked. The last of equal
+// names counts. Unknown fields are tolerated; those that would change the answer
+// in a way our engines cannot honour are refused (refuseUnsupported).
+type fields map[string]gjson.Result
+
+func readFields(body []byte) fields {
+	f := fields{}
+	gjson.ParseBytes(body).ForEach(func(key, v gjson.Result) bool {
+		f[key.Str] = v
+		return true
+	})
+	return f
 }
 
-type messageBody struct {
-	Role    string          `json:"role"`
-	Content json.RawMessage `json:"content"`
-}
-
-// decodeGenerate turns a scanned body into a request.
+// decodeGenerate turns a body that has passed the scan into a request.
 func decodeGenerate(e backends.Endpoint, body []byte, scan openai.Scan) (*GenerateRequest, error) {
-	if err := refuseUnsupported(body); err != nil {
+	f := readFields(body)
+	if err := f.refuseUnsupported(); err != nil {
 		return nil, err
 	}
-	var in generateBody
-	if err := json.Unmarshal(body, &in); err != nil {
-		return nil, unmarshalError(err)
-	}
-	req := &GenerateRequest{Chat: e == backends.Chat, MaxTokens: scan.MaxTokens, Seed: in.Seed, Logprobs: -1}
+	req := &GenerateRequest{Chat: e == backends.Chat, MaxTokens: scan.MaxTokens}
 	var err *openai.Error
-	if req.Chat {
-		req.Messages, err = messages(in.Messages)
-	} else {
-		err = prompt(in.Prompt, req)
-	}
-	for _, step := range []func() *openai.Error{
-		func() (err *openai.Error) {
-			req.Temperature, err = within("temperature", in.Temperature, 2)
-			return err
-		},
-		func() (err *openai.Error) { req.TopP, err = within("top_p", in.TopP, 1); return err },
-		func() (err *openai.Error) { req.Stop, err = stopStrings(in.Stop); return err },
-		func() (err *openai.Error) { req.Logprobs, err = logprobs(&in, req.Chat); return err },
-	} {
-		if err == nil {
-			err = step()
+	for _, read := range []func(*GenerateRequest) *openai.Error{f.prompt, f.sampling, f.stop, f.logprobs} {
+		if err = read(req); err != nil {
+			return nil, err
 		}
-	}
-	if err != nil {
-		return nil, err
 	}
 	return req, nil
 }
 
-func unmarshalError(err error) error {
-	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) {
-		return openai.Invalid(wrong.Field, openai.CodeType, "'%s' must not be a %s", wrong.Field, wrong.Value)
-	}
-	return openai.Invalid("", "", "the request body cannot be read: %v", err)
-}
-
 // refuseUnsupported answers features that our engines lack with a clear 400
 // instead of an answer that silently ignores them.
-func refuseUnsupported(body []byte) (err error) {
-	refuse := func(key, what string) {
-		err = openai.Invalid(key, "unsupported_parameter", "'%s': this engine does not support %s", key, what)
-	}
-	gjson.ParseBytes(body).ForEach(func(key, v gjson.Result) bool {
-		switch k := key.Str; k {
+func (f fields) refuseUnsupported() error {
+	for key, v := range f {
+		what := ""
+		switch key {
 		case "n", "best_of":
 			if v.Type != gjson.Null && v.Raw != "1" {
-				refuse(k, "more than one answer a request")
+				what = "more than one answer a request"
 			}
 		case "tools", "functions":
 			if len(v.Array()) > 0 {
-				refuse(k, "tools")
+				what = "tools"
 			}
 		case "response_format":
-			if kind := v.Get("type").Str; v.Type != gjson.Null && kind != "text" {
-				refuse(k, "response formats other than text")
+			if v.Type != gjson.Null && v.Get("type").Str != "text" {
+				what = "response formats other than text"
 			}
 		case "logit_bias":
 			if len(v.Map()) > 0 {
-				refuse(k, "logit bias")
+				what = "logit bias"
 			}
 		case "echo":
 			if v.Type == gjson.True {
-				refuse(k, "echo")
+				what = "echo"
 			}
 		case "suffix":
 			if v.Type == gjson.String && v.Str != "" {
-				refuse(k, "insertion")
-			}
-		case "max_tokens":
-			if v.Raw == "0" {
-				err = openai.Invalid(k, openai.CodeValue, "'max_tokens' is 0, must be at least 1")
+				what = "insertion"
 			}
 		}
-		return err == nil
-	})
-	return err
+		if what != "" {
+			return openai.Invalid(key, "unsupported_parameter", "'%s': this engine does not support %s", key, what)
+		}
+	}
+	if f["max_tokens"].Raw == "0" {
+		return openai.Invalid("max_tokens", openai.CodeValue, "'max_tokens' is 0, must be at least 1")
+	}
+	return nil
 }
 
-func messages(in []messageBody) ([]Message, *openai.Error) {
-	out := make([]Message, len(in))
-	for i, m := range in {
-		if m.Role == "" {
-			return nil, openai.Invalid("messages", openai.CodeMissing, "message %d has no 'role'", i)
-		}
-		text, err := contentText(m.Content)
-		if err != nil {
-			return nil, err
-		}
-		if m.Role == "developer" { // the newer name of the same thing
-			m.Role = "system"
-		}
-		out[i] = Message{Role: m.Role, Content: text}
+// text is a string as an engine may see it: tokenizers in C++ end the process
+// over bytes that are no UTF-8.
+func text(v gjson.Result) string { return strings.ToValidUTF8(v.Str, "\ufffd") }
+
+func (f fields) prompt(req *GenerateRequest) *openai.Error {
+	if !req.Chat {
+		return prompt(f["prompt"], req)
 	}
-	return out, nil
+	for i, m := range f["messages"].Array() {
+		role := m.Get("role")
+		if role.Type == gjson.Null {
+			return openai.Invalid("messages", openai.CodeMissing, "message %d has no 'role'", i)
+		}
+		if role.Type != gjson.String || role.Str == "" {
+			return openai.Invalid("messages", openai.CodeType, "the 'role' of message %d must be a string", i)
+		}
+		content, err := contentText(m.Get("content"))
+		if err != nil {
+			return err
+		}
+		name := text(role)
+		if name == "developer" { // the newer name of the same thing
+			name = "system"
+		}
+		req.Messages = append(req.Messages, Message{Role: name, Content: content})
+	}
+	return nil
 }
 
 // contentText joins the text of a message; other parts are refused.
-func contentText(raw json.RawMessage) (string, *openai.Error) {
-	v := gjson.ParseBytes(raw)
+func contentText(v gjson.Result) (string, *openai.Error) {
 	switch {
 	case v.Type == gjson.Null: // absent too
 		return "", nil
 	case v.Type == gjson.String:
-		return v.Str, nil
+		return text(v), nil
 	case !v.IsArray():
 		return "", openai.Invalid("messages", openai.CodeType, "a message's 'content' must be a string or an array of parts")
 	}
-	var text strings.Builder
+	var all strings.Builder
 	for _, part := range v.Array() {
 		if part.Get("type").Str != "text" || part.Get("text").Type != gjson.String {
 			return "", openai.Invalid("messages", "unsupported_parameter", "this engine reads text parts only")
 		}
-		text.WriteString(part.Get("text").Str)
+		all.WriteString(text(part.Get("text")))
 	}
-	return text.String(), nil
+	return all.String(), nil
 }
 
 // prompt reads one prompt in any of its four forms; the scan has checked them.
-func prompt(raw json.RawMessage, req *GenerateRequest) *openai.Error {
-	v := gjson.ParseBytes(raw)
+func prompt(v gjson.Result, req *GenerateRequest) *openai.Error {
 	if items := v.Array(); v.IsArray() && items[0].Type != gjson.Number {
 		if len(items) != 1 {
 			return openai.Invalid("prompt", "unsupported_parameter", "this engine takes one prompt a request, got %d", len(items))
@@ -165,7 +140,7 @@ func prompt(raw json.RawMessage, req *GenerateRequest) *openai.Error {
 		v = items[0]
 	}
 	if v.Type == gjson.String {
-		req.Prompt = v.Str
+		req.Prompt = text(v)
 		return nil
 	}
 	for _, id := range v.Array() {
@@ -174,55 +149,84 @@ func prompt(raw json.RawMessage, req *GenerateRequest) *openai.Error {
 	return nil
 }
 
-// within returns -1 when v is not given.
-func within(param string, v *float64, most float64) (float64, *openai.Error) {
-	switch {
-	case v == nil:
-		return -1, nil
-	case math.IsNaN(*v) || *v < 0 || *v > most:
-		return 0, openai.Invalid(param, openai.CodeValue, "'%s' is %v, must be between 0 and %v", param, *v, most)
+func (f fields) sampling(req *GenerateRequest) (err *openai.Error) {
+	if req.Temperature, err = f.within("temperature", 2); err != nil {
+		return err
 	}
-	return *v, nil
+	if req.TopP, err = f.within("top_p", 1); err != nil {
+		return err
+	}
+	if v := f["seed"]; v.Type != gjson.Null {
+		n, bad := strconv.ParseInt(v.Raw, 10, 64)
+		if bad != nil {
+			return openai.Invalid("seed", openai.CodeType, "'seed' must be an integer")
+		}
+		req.Seed = &n
+	}
+	return nil
 }
 
-func stopStrings(raw json.RawMessage) ([]string, *openai.Error) {
-	v := gjson.ParseBytes(raw)
+// within returns -1 when the field is not given.
+func (f fields) within(param string, most float64) (float64, *openai.Error) {
+	switch v := f[param]; {
+	case v.Type == gjson.Null:
+		return -1, nil
+	case v.Type != gjson.Number:
+		return 0, openai.Invalid(param, openai.CodeType, "'%s' must be a number", param)
+	case !(v.Num >= 0 && v.Num <= most):
+		return 0, openai.Invalid(param, openai.CodeValue, "'%s' is %s, must be between 0 and %v", param, v.Raw, most)
+	default:
+		return v.Num, nil
+	}
+}
+
+func (f fields) stop(req *GenerateRequest) *openai.Error {
+	v := f["stop"]
 	if v.Type == gjson.Null {
-		return nil, nil
+		return nil
 	}
 	items := v.Array() // a lone string counts as one item
 	if len(items) > 4 {
-		return nil, openai.Invalid("stop", openai.CodeValue, "'stop' has %d strings, at most 4 are allowed", len(items))
+		return openai.Invalid("stop", openai.CodeValue, "'stop' has %d strings, at most 4 are allowed", len(items))
 	}
-	out := make([]string, len(items))
-	for i, item := range items {
+	for _, item := range items {
 		if item.Type != gjson.String || item.Str == "" {
-			return nil, openai.Invalid("stop", openai.CodeType, "'stop' must be a string or an array of strings, none empty")
+			return openai.Invalid("stop", openai.CodeType, "'stop' must be a string or an array of strings, none empty")
 		}
-		out[i] = item.Str
+		req.Stop = append(req.Stop, text(item))
 	}
-	return out, nil
+	return nil
 }
 
-func logprobs(in *generateBody, chat bool) (int, *openai.Error) {
-	v := gjson.ParseBytes(in.Logprobs)
-	top := 0
-	if in.TopLogprobs != nil {
-		top = *in.TopLogprobs
+// logprobs reads a boolean and top_logprobs (chat) or an integer (completions).
+func (f fields) logprobs(req *GenerateRequest) *openai.Error {
+	v, top := f["logprobs"], f["top_logprobs"]
+	req.Logprobs = -1
+	if !req.Chat {
+		if v.Type == gjson.Null {
+			return nil
+		}
+		return wholeNumber("logprobs", v, 5, &req.Logprobs)
 	}
 	switch {
-	case chat && top != 0 && v.Type != gjson.True:
-		return 0, openai.Invalid("top_logprobs", openai.CodeValue, "'top_logprobs' needs 'logprobs' to be true")
-	case chat && (top < 0 || top > 20):
-		return 0, openai.Invalid("top_logprobs", openai.CodeValue, "'top_logprobs' is %d, must be between 0 and 20", top)
-	case chat && v.Type == gjson.True:
-		return top, nil
-	case v.Type == gjson.Null, chat && v.Type == gjson.False:
-		return -1, nil
-	case chat:
-		return 0, openai.Invalid("logprobs", openai.CodeType, "'logprobs' must be a boolean")
-	case v.Type != gjson.Number || v.Num != math.Trunc(v.Num) || v.Num < 0 || v.Num > 5:
-		return 0, openai.Invalid("logprobs", openai.CodeValue, "'logprobs' must be an integer between 0 and 5")
+	case v.Type != gjson.Null && !v.IsBool():
+		return openai.Invalid("logprobs", openai.CodeType, "'logprobs' must be a boolean")
+	case v.Type != gjson.True && top.Num != 0:
+		return openai.Invalid("top_logprobs", openai.CodeValue, "'top_logprobs' needs 'logprobs' to be true")
+	case v.Type != gjson.True:
+		return nil
+	case top.Type == gjson.Null:
+		req.Logprobs = 0
+		return nil
 	}
-	return int(v.Num), nil
+	return wholeNumber("top_logprobs", top, 20, &req.Logprobs)
+}
+
+func wholeNumber(param string, v gjson.Result, most int, to *int) *openai.Error {
+	n, err := strconv.Atoi(v.Raw)
+	if v.Type != gjson.Number || err != nil || n < 0 || n > most {
+		return openai.Invalid(param, openai.CodeValue, "'%s' must be an integer between 0 and %d", param, most)
+	}
+	*to = n
+	return nil
 }

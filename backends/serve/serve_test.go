@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"aloft/backends"
 	"aloft/backends/openai"
@@ -180,7 +181,7 @@ func TestErrors(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"org/m","stream":true,"messages":[{"role":"user","content":"a"}]}`, 500, "", "internal_error"},
 		{"/v1/chat/completions", `{"model":"org/m","messages":[{"content":"a"}]}`, 400, "messages", "missing_required_parameter"},
 		{"/v1/chat/completions", `{"model":"org/m","messages":[{"role":"user","content":1}]}`, 400, "messages", "invalid_type"},
-		{"/v1/chat/completions", `{"model":"org/m","messages":[{"role":1}]}`, 400, "messages.role", "invalid_type"},
+		{"/v1/chat/completions", `{"model":"org/m","messages":[{"role":1}]}`, 400, "messages", "invalid_type"},
 		{"/v1/chat/completions", `{"model":"org/m","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, 400, "messages", "unsupported_parameter"},
 		{"/v1/chat/completions", `{"model":"org/m","messages":[{}],"n":2}`, 400, "n", "unsupported_parameter"},
 		{"/v1/chat/completions", `{"model":"org/m","messages":[{}],"tools":[{}]}`, 400, "tools", "unsupported_parameter"},
@@ -192,6 +193,8 @@ func TestErrors(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"org/m","messages":[{"role":"u"}],"stop":["a","b","c","d","e"]}`, 400, "stop", "invalid_value"},
 		{"/v1/chat/completions", `{"model":"org/m","messages":[{"role":"u"}],"top_logprobs":2}`, 400, "top_logprobs", "invalid_value"},
 		{"/v1/chat/completions", `{"model":"org/m","messages":[{"role":"u"}],"logprobs":2}`, 400, "logprobs", "invalid_type"},
+		{"/v1/chat/completions", `{"model":"org/m","messages":[{"role":"u"}],"logprobs":true,"top_logprobs":21}`, 400, "top_logprobs", "invalid_value"},
+		{"/v1/chat/completions", `{"model":"org/m","messages":[{"role":"u"}],"seed":1.5}`, 400, "seed", "invalid_type"},
 		{"/v1/completions", `{"model":"org/m","prompt":["a","b"]}`, 400, "prompt", "unsupported_parameter"},
 		{"/v1/completions", `{"model":"org/m","prompt":"a","max_tokens":0}`, 400, "max_tokens", "invalid_value"},
 		{"/v1/completions", `{"model":"org/m","prompt":"a","logprobs":6}`, 400, "logprobs", "invalid_value"},
@@ -238,9 +241,11 @@ func TestDecode(t *testing.T) {
 		`{"model":"m","messages":[{"role":"user","content":"a"}],"temperature":0,"top_p":1,"seed":9,"stop":"x","max_tokens":5,"logprobs":true,"top_logprobs":2,"unknown":{"a":1},"n":1,"tools":[],"response_format":{"type":"text"}}`: {
 			Chat: true, Messages: []Message{{"user", "a"}}, TopP: 1, Seed: &seed, Stop: []string{"x"}, MaxTokens: 5, Logprobs: 2},
 		`{"model":"m","prompt":"a","logprobs":3,"stop":["a","b"]}`: {Prompt: "a", Temperature: -1, TopP: -1, Logprobs: 3, Stop: []string{"a", "b"}},
-		`{"model":"m","prompt":["a"]}`:                             {Prompt: "a", Temperature: -1, TopP: -1, Logprobs: -1},
-		`{"model":"m","prompt":[1,2]}`:                             {PromptIDs: []int{1, 2}, Temperature: -1, TopP: -1, Logprobs: -1},
-		`{"model":"m","prompt":[[1,2]],"logprobs":null}`:           {PromptIDs: []int{1, 2}, Temperature: -1, TopP: -1, Logprobs: -1},
+		"{\"model\":\"m\",\"prompt\":\"a\xff\",\"PROMPT\":[],\"stop\":\"\xff\",\"Temperature\":9}": {
+			Prompt: "a\ufffd", Temperature: -1, TopP: -1, Logprobs: -1, Stop: []string{"\ufffd"}},
+		`{"model":"m","prompt":["a"]}`:                   {Prompt: "a", Temperature: -1, TopP: -1, Logprobs: -1},
+		`{"model":"m","prompt":[1,2]}`:                   {PromptIDs: []int{1, 2}, Temperature: -1, TopP: -1, Logprobs: -1},
+		`{"model":"m","prompt":[[1,2]],"logprobs":null}`: {PromptIDs: []int{1, 2}, Temperature: -1, TopP: -1, Logprobs: -1},
 	} {
 		e := backends.Completions
 		if want.Chat {
@@ -537,4 +542,31 @@ func TestCutRune(t *testing.T) {
 			t.Errorf("%q: %q %q", in, whole, rest)
 		}
 	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(true, []byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"stop":["a"],"logprobs":true,"top_logprobs":2}`))
+	f.Add(false, []byte(`{"model":"m","prompt":[[1,2]],"temperature":0.5,"top_p":1,"seed":-1,"logprobs":5,"max_tokens":3}`))
+	f.Add(false, []byte(`{"model":"m","prompt":"a","PROMPT":[],"n":1,"tools":[],"logit_bias":{},"response_format":{"type":"text"}}`))
+	f.Fuzz(func(t *testing.T, chat bool, body []byte) {
+		e := backends.Completions
+		if chat {
+			e = backends.Chat
+		}
+		scan, err := openai.ScanRequest(e, body)
+		if err != nil {
+			return
+		}
+		req, err := decodeGenerate(e, body, scan)
+		var wire *openai.Error
+		switch {
+		case err != nil:
+			if !errors.As(err, &wire) || wire.Status != 400 {
+				t.Fatalf("%q: %v", body, err)
+			}
+		case req.Temperature > 2 || req.TopP > 1 || len(req.Stop) > 4 || req.Logprobs < -1 || req.Logprobs > 20 || req.MaxTokens < 0,
+			chat && len(req.Messages) == 0, !utf8.ValidString(req.Prompt):
+			t.Fatalf("%q: %+v", body, req)
+		}
+	})
 }
