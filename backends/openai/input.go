@@ -32,18 +32,14 @@ func (s *scanner) input(v gjson.Result) *Error {
 				return Invalid("input", CodeValue, "'input' row %d is an empty string", i)
 			}
 		}
-		s.out.Text = rows
 	}
-	s.out.Inputs = rows
+	s.out.Inputs, s.out.Text = rows, rows
 	return nil
 }
 
 // prompt reads a completion's prompt, which may be empty text.
-func (s *scanner) prompt(v gjson.Result) *Error {
-	form, rows, err := s.rows("prompt", v)
-	if err == nil && (form == oneText || form == texts) {
-		s.out.Text = rows
-	}
+func (s *scanner) prompt(v gjson.Result) (err *Error) {
+	_, s.out.Text, err = s.rows("prompt", v)
 	return err
 }
 

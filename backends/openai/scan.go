@@ -29,8 +29,9 @@ type Scan struct {
 	MergeKey string
 	Base64   bool // embeddings: encoding_format base64 asked for
 
-	// Text are the raw JSON strings whose tokens make the prompt: the text of
-	// messages, prompts, inputs. Token ids (CountIDs) come on top.
+	// Text are the raw JSON values whose tokens make the prompt: the text of
+	// messages, prompts, inputs. Each is a string or an array of token ids
+	// (CountIDs). They alias the body.
 	Text [][]byte
 }
 

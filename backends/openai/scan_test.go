@@ -39,13 +39,13 @@ func TestScanRequest(t *testing.T) {
 		{"escaped key", backends.Chat, `{"mod\u0065l":"m\u00e9","messages":[{}]}`, want{model: "mé"}},
 		{"completion", backends.Completions, `{"model":"m","prompt":"","max_tokens":0}`, want{model: "m", text: []string{`""`}}},
 		{"completion list", backends.Completions, `{"model":"m","prompt":["a","b"]}`, want{model: "m", text: []string{`"a"`, `"b"`}}},
-		{"completion ids", backends.Completions, `{"model":"m","prompt":[[1,2],[3]]}`, want{model: "m"}},
+		{"completion ids", backends.Completions, `{"model":"m","prompt":[[1,2],[3]]}`, want{model: "m", text: []string{`[1,2]`, `[3]`}}},
 		{"one text", backends.Embeddings, `{"model":"m","input":"a"}`, want{model: "m", inputs: []string{`"a"`}, text: []string{`"a"`}}},
 		{"texts", backends.Embeddings, `{"model":"m","input":[ "a" , "b\u0000\ud800" ],"encoding_format":"base64","dimensions":3}`,
 			want{model: "m", inputs: []string{`"a"`, `"b\u0000\ud800"`}, text: []string{`"a"`, `"b\u0000\ud800"`}, base64: true}},
-		{"ids", backends.Embeddings, `{"model":"m","input":[1, 2]}`, want{model: "m", inputs: []string{`[1, 2]`}}},
+		{"ids", backends.Embeddings, `{"model":"m","input":[1, 2]}`, want{model: "m", inputs: []string{`[1, 2]`}, text: []string{`[1, 2]`}}},
 		{"id lists", backends.Embeddings, `{"model":"m","input":[[1,2],[3]],"encoding_format":"float"}`,
-			want{model: "m", inputs: []string{`[1,2]`, `[3]`}}},
+			want{model: "m", inputs: []string{`[1,2]`, `[3]`}, text: []string{`[1,2]`, `[3]`}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := ScanRequest(tc.e, []byte(tc.body))

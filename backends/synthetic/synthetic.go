@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"aloft/backends/openai"
@@ -59,8 +60,10 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Serve loads (waits the law's start time) and answers on ln until ctx ends.
+// Serve loads (waits the law's start time) and answers on ln until ctx ends. It
+// closes ln.
 func Serve(ctx context.Context, ln net.Listener, o Options, log *slog.Logger) error {
+	defer ln.Close()
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -92,6 +95,8 @@ type engine struct {
 	opt     Options
 	created int64
 	wait    func(ctx context.Context, until time.Time) error
+
+	asleep atomic.Bool
 
 	turn chan struct{} // held by the one batch that computes
 	free time.Time     // when the last batch ends; belongs to the holder of turn
@@ -163,13 +168,21 @@ func (e *engine) Embed(ctx context.Context, req *serve.EmbedRequest) (*serve.Emb
 }
 
 // Sleep implements serve.Engine.
-func (e *engine) Sleep(ctx context.Context) error {
-	return e.wait(ctx, time.Now().Add(e.opt.Law.Sleep()))
-}
+func (e *engine) Sleep(ctx context.Context) error { return e.become(ctx, true, e.opt.Law.Sleep()) }
 
 // Wake implements serve.Engine.
-func (e *engine) Wake(ctx context.Context) error {
-	return e.wait(ctx, time.Now().Add(e.opt.Law.Wake()))
+func (e *engine) Wake(ctx context.Context) error { return e.become(ctx, false, e.opt.Law.Wake()) }
+
+// become takes its time only if there is something to change.
+func (e *engine) become(ctx context.Context, asleep bool, d time.Duration) error {
+	if e.asleep.Load() == asleep {
+		return nil
+	}
+	err := e.wait(ctx, time.Now().Add(d))
+	if err == nil {
+		e.asleep.Store(asleep)
+	}
+	return err
 }
 
 // textTokens is the usual rule of thumb: four bytes a token.
