@@ -24,7 +24,6 @@ import (
 // with a vector that only the row's text can give, and generations with a body.
 type engine struct {
 	alpha, beta time.Duration
-	serial      sync.Mutex // one call at a time
 
 	mu    sync.Mutex
 	calls [][]string // inputs of each call, in order of arrival
@@ -69,8 +68,6 @@ func (e *engine) Do(ctx context.Context, call *backends.Call) (*backends.Reply, 
 	e.calls = append(e.calls, inputs)
 	n, fault := len(e.calls), e.fault
 	e.mu.Unlock()
-	e.serial.Lock()
-	defer e.serial.Unlock()
 	select {
 	case <-time.After(e.alpha + time.Duration(tokens(inputs))*e.beta):
 	case <-ctx.Done():
