@@ -151,6 +151,9 @@ func (t Template) fill(values, own map[string]string) ([]string, error) {
 	all := make(map[string]string, len(t.Params)+len(own))
 	for _, p := range t.Params {
 		v, given := values[p.Name]
+		if !given && p.Default == "" {
+			return nil, invalid("params."+p.Name, "is missing")
+		}
 		if !given {
 			v = p.Default
 		}
