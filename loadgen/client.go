@@ -56,7 +56,13 @@ type client struct {
 	texts  [][]byte // JSON strings
 }
 
-func newClient(w *Workload, index int, start time.Time) (*client, error) {
+// dialer opens a connection; nil means TCP.
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+func newClient(w *Workload, index int, start time.Time, dial dialer) (*client, error) {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: w.Timeout}).DialContext
+	}
 	c := &client{w: w, index: index, start: start, texts: make([][]byte, len(w.Texts))}
 	for i, text := range w.Texts {
 		var err error
@@ -73,7 +79,7 @@ func newClient(w *Workload, index int, start time.Time) (*client, error) {
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{
-			DialContext:         (&net.Dialer{Timeout: w.Timeout}).DialContext,
+			DialContext:         dial,
 			MaxIdleConns:        w.MaxInFlight,
 			MaxIdleConnsPerHost: w.MaxInFlight,
 			IdleConnTimeout:     idleTimeout,

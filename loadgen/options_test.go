@@ -74,6 +74,7 @@ func TestValidateRefuses(t *testing.T) {
 		`unknown kind "rerank"`:    func(_ *Options, w *Workload) { w.Kind = "rerank" },
 		`url is "127.0.0.1:8080"`:  func(_ *Options, w *Workload) { w.URL = "127.0.0.1:8080" },
 		`url is ""`:                func(_ *Options, w *Workload) { w.URL = "" },
+		"url has a user":           func(_ *Options, w *Workload) { w.URL = "http://me:pass@host" },
 		"model is missing":         func(_ *Options, w *Workload) { w.Model = "" },
 		"inputs belongs":           func(_ *Options, w *Workload) { w.Inputs = 2 },
 		"do not belong":            func(_ *Options, w *Workload) { w.Kind, w.Stream = Embeddings, true },

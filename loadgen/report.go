@@ -162,6 +162,12 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func (c *collector) report(interrupted bool) *Report {
 	now := time.Since(c.start)
+	until := now
+	for _, p := range c.plans { // a run that is through was through its phases, though nothing was due at their end
+		if !interrupted {
+			until = max(until, p.End())
+		}
+	}
 	out := &Report{
 		Schema: Schema, Name: c.opt.Name, Seed: c.opt.Seed,
 		Started: c.started.UTC(), Elapsed: math.Round(max(now, 0).Seconds()*1000) / 1000, Interrupted: interrupted,
@@ -170,7 +176,7 @@ func (c *collector) report(interrupted bool) *Report {
 			CPU: processCPU().Seconds(),
 		},
 		Warnings: []string{},
-		Results:  c.results(now),
+		Results:  c.results(until),
 	}
 	for _, p := range c.plans {
 		out.Plan = append(out.Plan, p.Hash())

@@ -48,12 +48,12 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	workers := make([]*worker, len(plans))
 	for i := range plans {
 		w := &opt.Workloads[i]
-		c, err := newClient(w, i, start)
+		c, err := newClient(w, i, start, opt.dial)
 		if err != nil {
 			return nil, err
 		}
 		workers[i] = &worker{
-			client: c, plan: plans[i], out: results, open: &col.open,
+			client: c, plan: plans[i], out: results, open: &col.open, fine: opt.dial == nil,
 			slots: make(chan struct{}, w.MaxInFlight),
 			texts: arrivals.Rand(opt.Seed, textStream(i)),
 		}
@@ -104,6 +104,7 @@ type worker struct {
 	slots chan struct{}
 	out   chan<- sample
 	open  *atomic.Int64 // requests in flight, over all workers
+	fine  bool          // the kernel's timer may be used
 }
 
 // pace sends every request of the plan at its time, or as soon after it as a
@@ -111,14 +112,14 @@ type worker struct {
 func (w *worker) pace(ctx context.Context) {
 	var open sync.WaitGroup
 	defer open.Wait()
-	wake := newAlarm()
+	wake := newAlarm(ctx, w.fine)
 	defer wake.close()
 	var blocked time.Duration // until when the last request that waited for a slot held up the others
 	for phase, span := range w.plan.Spans {
 		for _, due := range w.plan.Offsets[span.First : span.First+span.N] {
 			// Built before it is due: the time it takes must not delay the send.
 			sh := shot{phase: phase, intended: due, body: w.body(w.texts)}
-			err := wake.sleep(ctx, w.start.Add(due))
+			err := wake.sleep(w.start.Add(due))
 			if err == nil {
 				err = w.slot(ctx, &sh)
 			}
