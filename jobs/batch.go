@@ -117,7 +117,7 @@ func endpointOf(route string) (backends.Endpoint, bool) {
 type Row struct {
 	Endpoint backends.Endpoint
 	Tenant   string
-	Body     []byte // the row's "body" object; the callee owns it
+	Body     []byte // the row's "body" object; read only, at every attempt the same bytes
 	ID       string // request id, the same at every attempt
 }
 

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"aloft/backends"
 )
 
 // CreateBatch stores a batch of the rows in an uploaded file and begins to
@@ -26,15 +24,12 @@ func (m *Manager) CreateBatch(ctx context.Context, s BatchSpec) (Batch, error) {
 	case f.Bytes > maxBatchBytes:
 		return Batch{}, invalid("input_file_id", "file %s has %d bytes, a batch has at most %d", f.ID, f.Bytes, maxBatchBytes)
 	}
-	m.mu.Lock()
-	full := len(m.batches) >= m.opt.MaxBatches
-	m.mu.Unlock()
-	if full {
-		return Batch{}, fmt.Errorf("%d unfinished batches: %w", m.opt.MaxBatches, backends.ErrOverloaded)
-	}
 	now := time.Now()
 	window, _ := time.ParseDuration(s.Window) // checked by Validate
 	id := newID("batch_", now)
+	if err := m.reserveBatch(id, f.ID, m.opt.MaxBatches); err != nil {
+		return Batch{}, err
+	}
 	j, err := m.add(ctx, Job{
 		ID: id, Tenant: s.Tenant, Kind: KindBatch, State: Queued, Priority: s.Priority,
 		MinWidth: 1, MaxWidth: 1, Times: Times{Created: now}, Progress: Progress{Unit: "rows"},
@@ -45,9 +40,10 @@ func (m *Manager) CreateBatch(ctx context.Context, s BatchSpec) (Batch, error) {
 		},
 	})
 	if err != nil {
+		m.dropBatch(id)
 		return Batch{}, err
 	}
-	m.serveBatch(id, f.ID)
+	m.serveBatch(id)
 	return *j.Batch, nil
 }
 

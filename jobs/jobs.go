@@ -61,6 +61,12 @@ func (s State) Terminal() bool { return len(next[s]) == 0 }
 // Can reports whether a job may step from s to t.
 func (s State) Can(t State) bool { return slices.Contains(next[s], t) }
 
+// Waits reports whether the job could use a slice now. A batch can while its
+// rows run, not while it is validated or wound up.
+func (j Job) Waits() bool {
+	return j.State == Queued && j.Cancelling.IsZero() && (j.Batch == nil || j.Batch.Status == InProgress)
+}
+
 // Job is one piece of work that may wait. It is stored whole (Go field names are
 // the stored names); Version is the store's, for compare and swap.
 type Job struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,7 +72,10 @@ func (m *Manager) Open(ctx context.Context) error {
 		}
 		if j.Kind == KindBatch {
 			live[j.ID] = true
-			m.serveBatch(j.ID, j.Batch.InputFile)
+			if err := m.reserveBatch(j.ID, j.Batch.InputFile, math.MaxInt); err != nil {
+				return err
+			}
+			m.serveBatch(j.ID)
 		}
 	}
 	m.sweepBatchDirs(live)

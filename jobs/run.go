@@ -43,8 +43,8 @@ func (m *Manager) Start(ctx context.Context, id string, lent []gpu.Slice) error 
 		return err
 	}
 	j, err := m.update(ctx, id, func(j *Job) error {
-		if j.State != Queued {
-			return fmt.Errorf("start job %s: it is %s: %w", id, j.State, ErrConflict)
+		if !j.Waits() {
+			return fmt.Errorf("start job %s: it is %s %s: %w", id, j.State, batchStatus(*j), ErrConflict)
 		}
 		now := time.Now()
 		j.step(Starting, now)

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -34,28 +35,43 @@ type batchRun struct {
 	cancel context.CancelCauseFunc
 }
 
+// reserveBatch makes room for a batch; serveBatch or dropBatch must follow.
+func (m *Manager) reserveBatch(id, input string, most int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return ErrClosed
+	case len(m.batches) >= most:
+		return fmt.Errorf("%d unfinished batches: %w", most, backends.ErrOverloaded)
+	}
+	m.batches[id] = &batchRun{input: input, cancel: func(error) {}}
+	m.work.Add(1) // until dropBatch
+	return nil
+}
+
+func (m *Manager) dropBatch(id string) {
+	m.mu.Lock()
+	delete(m.batches, id)
+	m.mu.Unlock()
+	m.work.Done()
+}
+
 // serveBatch carries the batch to a final status in the background.
-func (m *Manager) serveBatch(id, input string) {
+func (m *Manager) serveBatch(id string) {
 	ctx, cancel := context.WithCancelCause(m.base)
 	m.mu.Lock()
-	m.batches[id] = &batchRun{input: input, cancel: cancel}
+	m.batches[id].cancel = cancel
 	m.mu.Unlock()
-	m.work.Go(func() {
-		defer func() {
-			cancel(nil)
-			m.mu.Lock()
-			delete(m.batches, id)
-			m.mu.Unlock()
-		}()
+	go func() {
+		defer m.dropBatch(id)
+		defer cancel(nil)
 		// What fails here is the store, the disk or the bucket. Everything goes
 		// on from what is committed, so the answer is to wait and try again.
 		for try := 0; m.base.Err() == nil; try++ {
 			err := m.stepBatch(ctx, id)
-			if err == nil || errors.Is(err, ErrNotFound) && !errors.Is(err, errLost) {
-				return
-			}
-			if m.base.Err() != nil {
-				return
+			if err == nil || errors.Is(err, ErrNotFound) || m.base.Err() != nil {
+				return // ended, its record deleted, or closing
 			}
 			m.log.Warn("batch interrupted", "batch", id, "err", err)
 			select {
@@ -63,7 +79,7 @@ func (m *Manager) serveBatch(id, input string) {
 			case <-m.base.Done():
 			}
 		}
-	})
+	}()
 }
 
 // stepBatch takes the batch from status to status; nil = it has ended or we are
@@ -186,7 +202,7 @@ func (m *Manager) runRows(ctx context.Context, b *Batch) error {
 	defer stop()
 
 	skip := log.at.clone()
-	outcomes := make(chan outcomeRow)
+	outcomes := make(chan outcomeRow, commitRows/4) // so that a sync does not hold up the rows
 	written := make(chan error, 1)
 	go func() {
 		err := m.writeRows(b.ID, log, outcomes)
@@ -227,8 +243,8 @@ func (m *Manager) sendRows(ctx context.Context, b *Batch, skip RowLog, outcomes 
 	defer in.Close()
 	var calls sync.WaitGroup
 	defer calls.Wait()
-	gate, endpoint := m.gate(b.Model), backends.Endpoint("")
-	endpoint, _ = endpointOf(b.Endpoint)
+	gate := m.gate(b.Model)
+	endpoint, _ := endpointOf(b.Endpoint)
 	return eachRow(in, b, func(row int, line batchLine) error {
 		if skip.Done[row/8]&(1<<(row%8)) != 0 {
 			return nil
@@ -237,12 +253,12 @@ func (m *Manager) sendRows(ctx context.Context, b *Batch, skip RowLog, outcomes 
 		if err := gate.enter(ctx); err != nil {
 			return err
 		}
-		id := string(line.CustomID)
-		r.Body = append([]byte(nil), r.Body...)
+		id := bytes.Clone(line.CustomID) // the line's bytes are the reader's
+		r.Body = bytes.Clone(r.Body)
 		calls.Go(func() {
 			defer gate.leave()
 			if o, ended := m.callRow(ctx, r); ended {
-				o.row, o.id, o.customID = row, r.ID, []byte(id)
+				o.row, o.id, o.customID = row, r.ID, id
 				outcomes <- o
 			}
 		})
@@ -293,8 +309,8 @@ func (m *Manager) gate(model string) *gate {
 func (m *Manager) callRow(ctx context.Context, r Row) (outcomeRow, bool) {
 	for try, faults := 0, 0; ; try++ {
 		res, err := m.callOnce(ctx, r)
-		if err != nil && ctx.Err() != nil {
-			return outcomeRow{}, false
+		if ctx.Err() != nil && (err != nil || res.Status < 200 || res.Status > 299) {
+			return outcomeRow{}, false // the echo of our own end is no answer
 		}
 		again, after := classify(res, err)
 		if again == retryFault {
@@ -326,7 +342,6 @@ func (m *Manager) callOnce(ctx context.Context, r Row) (res Result, err error) {
 			err = fmt.Errorf("internal error: %v", p)
 		}
 	}()
-	r.Body = append([]byte(nil), r.Body...) // each attempt may keep or change its own
 	res, err = m.opt.Caller.Call(ctx, r)
 	if err == nil && res.Status == 0 {
 		err = fmt.Errorf("row %s: reply without a status: %w", r.ID, backends.ErrBadReply)
@@ -479,6 +494,6 @@ func (m *Manager) fillRows(b *Batch, log *rowLog, code, message string) error {
 
 // clone copies the log's state: the bits keep changing under their owner.
 func (l RowLog) clone() RowLog {
-	l.Done = append([]byte(nil), l.Done...)
+	l.Done = bytes.Clone(l.Done)
 	return l
 }

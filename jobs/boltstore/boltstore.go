@@ -28,6 +28,10 @@ const schema = 1
 // lockWait bounds the wait for the file's lock: another aloft holds it.
 const lockWait = 2 * time.Second
 
+// gather is how long a write waits for others to share its fsync (which costs
+// several times as much).
+const gather = time.Millisecond
+
 var (
 	jobsBucket  = []byte("jobs")       // id → record
 	ageBucket   = []byte("jobs_age")   // created, id → state, kind, tenant
@@ -48,6 +52,7 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open job store %s: %w", path, err)
 	}
+	db.MaxBatchDelay = gather
 	err = db.Update(func(tx *bbolt.Tx) error {
 		for _, b := range [][]byte{jobsBucket, ageBucket, stateBucket, fileBucket, fileAge} {
 			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
@@ -109,7 +114,7 @@ func (s *Store) Put(ctx context.Context, j *jobs.Job) error {
 	if err != nil {
 		return err
 	}
-	err = s.db.Update(func(tx *bbolt.Tx) error {
+	err = s.db.Batch(func(tx *bbolt.Tx) error {
 		records, byAge, byState := tx.Bucket(jobsBucket), tx.Bucket(ageBucket), tx.Bucket(stateBucket)
 		var old jobs.Job
 		if b := records.Get([]byte(j.ID)); b != nil {
@@ -289,7 +294,7 @@ func (s *Store) PutFile(ctx context.Context, f jobs.File) error {
 	if err != nil {
 		return err
 	}
-	return s.db.Update(func(tx *bbolt.Tx) error {
+	return s.db.Batch(func(tx *bbolt.Tx) error {
 		if err := dropFile(tx, f.ID); err != nil {
 			return err
 		}

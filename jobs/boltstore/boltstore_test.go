@@ -1,9 +1,11 @@
 package boltstore
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,11 +62,15 @@ func BenchmarkPut(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer s.Close()
-	for i := 0; b.Loop(); i++ {
-		now := time.Unix(int64(i), 0)
-		j := jobs.Job{ID: "job_" + now.Format(time.RFC3339), Kind: jobs.KindTrain, State: jobs.Queued, Times: jobs.Times{Created: now}}
-		if err := s.Put(b.Context(), &j); err != nil {
-			b.Fatal(err)
+	var n atomic.Int64
+	b.SetParallelism(16)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			i := n.Add(1)
+			j := jobs.Job{ID: fmt.Sprintf("job_%09d", i), Kind: jobs.KindTrain, State: jobs.Queued, Times: jobs.Times{Created: time.Unix(i, 0)}}
+			if err := s.Put(b.Context(), &j); err != nil {
+				b.Error(err)
+			}
 		}
-	}
+	})
 }
