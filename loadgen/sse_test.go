@@ -64,6 +64,24 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 }
 
+// Taking a stream apart allocates nothing once its buffers have grown.
+func TestEventsAllocateNothing(t *testing.T) {
+	in := []byte("data: {\"choices\":[{\"delta\":{\"content\":\"word\"}}]}\n\n: ping\r\n\r\ndata: cut")
+	var e events
+	n := 0
+	emit := func(_, _ []byte) error { n++; return nil }
+	if got := testing.AllocsPerRun(100, func() {
+		if e.feed(in, emit) != nil || e.feed([]byte(" here\n\n"), emit) != nil {
+			t.Error("feed failed")
+		}
+	}); got != 0 {
+		t.Errorf("%v allocations per read, want none", got)
+	}
+	if n != 2*101 {
+		t.Errorf("%d events, want %d", n, 2*101)
+	}
+}
+
 // The events of a stream do not depend on where the reads cut it.
 func FuzzEvents(f *testing.F) {
 	f.Add("data: a\r\n\r\n: c\ndata: b\n\nevent: error\rdata: x\r\r", uint8(1))
