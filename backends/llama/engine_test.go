@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -257,7 +258,7 @@ func oddTexts(t *testing.T, e *Engine) {
 		}
 	}
 	var bad *openai.Error
-	for _, req := range []*serve.GenerateRequest{{PromptIDs: []int{1, 1 << 30}}, {PromptIDs: []int{-1}}, {PromptIDs: []int{}}, {Chat: true}} {
+	for _, req := range []*serve.GenerateRequest{{PromptIDs: []int{1, 1 << 30}}, {PromptIDs: []int{-1}}, {PromptIDs: []int{}}, {Chat: true, MaxTokens: 3}} {
 		if _, _, err := generate(e, req); err != nil && !errors.As(err, &bad) {
 			t.Errorf("%+v: %v, want a 400 or an answer", req, err)
 		}
@@ -402,6 +403,40 @@ func TestSleepWake(t *testing.T) {
 	}
 }
 
+// A file that changed while the engine slept must be an error, not a crash.
+func TestWakeChecksTheFile(t *testing.T) {
+	whole, err := os.ReadFile(babyllama(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "m.gguf")
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := open(t, Options{Model: path})
+	if err := e.Sleep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, whole[:len(whole)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Wake(t.Context()); err == nil || !strings.Contains(err.Error(), "truncated") {
+		t.Errorf("wake with half a file: %v", err)
+	}
+	if _, _, err := generate(e, story(1)); !errors.Is(err, backends.ErrUnavailable) {
+		t.Errorf("still asleep: %v, want ErrUnavailable", err)
+	}
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Wake(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := generate(e, story(1)); err != nil {
+		t.Error(err)
+	}
+}
+
 // Sleep waits for the running call, and gives up with its context.
 func TestSleepWaits(t *testing.T) {
 	e := open(t, Options{})
@@ -498,10 +533,14 @@ func TestOpenRefuses(t *testing.T) {
 		}
 		return path
 	}
+	layers := bytes.Clone(whole)
+	at := bytes.Index(layers, []byte("llama.block_count")) + len("llama.block_count") + 4
+	layers[at]++ // one more than the file has tensors for
 	cases := []struct {
 		name, want string
 		opt        Options
 	}{
+		{"wrong layers, in llama.cpp's words", "blk.5.attn_norm.weight' not found", Options{Lib: libs, Model: file("m.gguf", layers)}},
 		{"no library", "run `make engine` or set ALOFT_ENGINE_LIB", Options{Lib: t.TempDir(), Model: model}},
 		{"library path empty", "engine library not found", Options{Model: model}},
 		{"no model", "does not exist", Options{Lib: libs, Model: "/nonexistent/m.gguf"}},
@@ -544,4 +583,23 @@ func own(t testing.TB, name string) string {
 		return babyllama(t)
 	}
 	return path
+}
+
+// llama.cpp knows templates by their marks; a message longer than the first
+// buffer must come through whole.
+func TestChatTemplate(t *testing.T) {
+	open(t, Options{}) // loads the library
+	const chatML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+	if usableTemplate(chatML) == "" {
+		t.Fatal("ChatML is not known")
+	}
+	long := strings.Repeat("many words ", 2000)
+	got := applyTemplate(chatML, []serve.Message{{Role: "user", Content: long}, {Role: "assistant", Content: "a\x00b"}})
+	want := "<|im_start|>user\n" + long + "<|im_end|>\n<|im_start|>assistant\na\uFFFDb<|im_end|>\n<|im_start|>assistant\n"
+	if got != want {
+		t.Errorf("%d bytes, want %d: ...%q", len(got), len(want), got[max(0, len(got)-80):])
+	}
+	if got := usableTemplate("{{ something nobody knows }}"); got != "" {
+		t.Errorf("an unknown template passed as %q", got)
+	}
 }

@@ -348,6 +348,12 @@ func (g *GGUF) checkServable() error {
 	case len(tokens) == 0:
 		return errors.New("no tokenizer.ggml.tokens: a model without a vocabulary cannot be served")
 	}
+	// LLAMA_MAX_LAYERS and sizes that llama.cpp divides by or asserts on.
+	for key, most := range map[string]int64{"block_count": 512, "embedding_length": 1 << 20, "context_length": 1 << 30, "attention.head_count": 1 << 16} {
+		if n, ok := g.Meta[arch+"."+key].(int64); ok && (n < 1 || n > most) {
+			return fmt.Errorf("%s.%s is %d, want 1 to %d: damaged file", arch, key, n, most)
+		}
+	}
 	if g.Text("tokenizer.ggml.model") != "llama" {
 		return nil
 	}

@@ -148,6 +148,14 @@ func TestCheckServable(t *testing.T) {
 	if err := spm.checkServable(); err == nil || !strings.Contains(err.Error(), "<0x00>") {
 		t.Errorf("a vocabulary without byte tokens: %v", err)
 	}
+	layers := &GGUF{Meta: map[string]any{
+		"general.architecture":  "bert",
+		"bert.block_count":      int64(0),
+		"tokenizer.ggml.tokens": []string{"a"},
+	}, Tensors: make([]Tensor, 1)}
+	if err := layers.checkServable(); err == nil || !strings.Contains(err.Error(), "bert.block_count is 0") {
+		t.Errorf("a model without layers: %v", err)
+	}
 	if err := (&GGUF{Meta: map[string]any{"general.architecture": "llama"}, Tensors: make([]Tensor, 1)}).checkServable(); err == nil {
 		t.Error("a model without a vocabulary passed")
 	}

@@ -7,9 +7,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
+	"github.com/ebitengine/purego"
 	yzma "github.com/hybridgroup/yzma/pkg/llama"
+	"golang.org/x/sys/unix"
 )
 
 // library is the loaded llama.cpp: one per process, since yzma keeps the
@@ -60,13 +63,42 @@ func loadLibrary(dir string) error {
 	if err := checkLayout(); err != nil {
 		return fmt.Errorf("engine library in %s: %w", dir, err)
 	}
-	yzma.LogSet(yzma.LogSilent()) // or llama.cpp fills stderr
+	yzma.LogSet(purego.NewCallback(onLog)) // or llama.cpp fills stderr
 	yzma.Init()
 	if yzma.GGMLBackendDeviceCount() == 0 {
 		return fmt.Errorf("engine library in %s has no backend for this CPU: libggml-cpu-*.so are missing", dir)
 	}
 	library.dir = dir
 	return nil
+}
+
+// complaint is the first error llama.cpp logged since it was last emptied. It
+// is the cause; what follows repeats that loading failed.
+var complaint struct {
+	sync.Mutex
+	text string
+}
+
+// onLog is called by llama.cpp on whatever thread logs.
+func onLog(level int32, text *byte, _ uintptr) uintptr {
+	if level != int32(yzma.LogLevelError) || text == nil {
+		return 0
+	}
+	complaint.Lock()
+	defer complaint.Unlock()
+	if complaint.text == "" {
+		complaint.text = strings.Join(strings.Fields(unix.BytePtrToString(text)), " ")
+	}
+	return 0
+}
+
+// takeComplaint empties and returns it.
+func takeComplaint() string {
+	complaint.Lock()
+	defer complaint.Unlock()
+	text := complaint.text
+	complaint.text = ""
+	return text
 }
 
 // checkELF refuses a file that the loader would refuse less clearly.

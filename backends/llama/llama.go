@@ -98,17 +98,6 @@ func Open(opt Options, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 	opt = opt.withDefaults()
-	// The file is checked before llama.cpp maps it: a short one is a SIGBUS.
-	g, err := ReadGGUF(opt.Model)
-	if err != nil {
-		return nil, err
-	}
-	if err := g.checkServable(); err != nil {
-		return nil, fmt.Errorf("model %s: %w", opt.Model, err)
-	}
-	if err := loadLibrary(opt.Lib); err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Engine{
 		opt: opt, log: log, close: cancel,
@@ -118,7 +107,7 @@ func Open(opt Options, log *slog.Logger) (*Engine, error) {
 		done:   make(chan struct{}),
 	}
 	loaded := make(chan error)
-	go newLoop(e, g).run(ctx, loaded)
+	go newLoop(e).run(ctx, loaded)
 	if err := <-loaded; err != nil {
 		<-e.done
 		return nil, err

@@ -14,7 +14,6 @@ import (
 // and one embeddings batch, whichever there are.
 type loop struct {
 	e        *Engine
-	g        *GGUF
 	md       *model      // nil while asleep
 	waiting  []*sequence // admitted in order of arrival
 	slots    []*sequence // by sequence id, nil = free
@@ -33,18 +32,19 @@ type transition struct {
 	done   chan error
 }
 
-func newLoop(e *Engine, g *GGUF) *loop {
-	return &loop{e: e, g: g, slots: make([]*sequence, e.opt.Slots)}
+func newLoop(e *Engine) *loop {
+	return &loop{e: e, slots: make([]*sequence, e.opt.Slots)}
 }
 
 func (l *loop) run(ctx context.Context, loaded chan<- error) {
 	defer close(l.e.done) // last: callers see it and give up
 	defer l.unload()
-	if err := l.load(); err != nil {
+	g, err := l.load()
+	if err != nil {
 		loaded <- err
 		return
 	}
-	l.e.describe(l.md, l.g)
+	l.e.describe(l.md, g)
 	loaded <- nil
 	for l.receive(ctx) {
 		l.reap()
@@ -55,15 +55,27 @@ func (l *loop) run(ctx context.Context, loaded chan<- error) {
 	}
 }
 
-func (l *loop) load() error {
+// load checks the file, also when it wakes: llama.cpp maps it, and one that has
+// become shorter is a SIGBUS.
+func (l *loop) load() (*GGUF, error) {
 	begin := time.Now()
-	md, err := load(l.e.opt, l.g)
+	g, err := ReadGGUF(l.e.opt.Model)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if err := g.checkServable(); err != nil {
+		return nil, fmt.Errorf("model %s: %w", l.e.opt.Model, err)
+	}
+	if err := loadLibrary(l.e.opt.Lib); err != nil {
+		return nil, err
+	}
+	md, err := load(l.e.opt, g)
+	if err != nil {
+		return nil, err
 	}
 	l.md = md
 	l.e.log.Info("model loaded", "model", l.e.opt.Name, "took", time.Since(begin), "devices", devices(), "context", md.context)
-	return nil
+	return g, nil
 }
 
 func (l *loop) unload() {
@@ -132,7 +144,7 @@ func (l *loop) settle() {
 		l.unload()
 		l.e.log.Info("engine asleep", "model", l.e.opt.Name, "took", time.Since(begin))
 	case !m.asleep && l.md == nil:
-		if err := l.load(); err != nil {
+		if _, err := l.load(); err != nil {
 			m.done <- fmt.Errorf("wake: %w", err)
 			return
 		}

@@ -41,10 +41,10 @@ type session struct {
 
 // load reads the model and makes the context it needs first.
 func load(opt Options, g *GGUF) (*model, error) {
-	params := yzma.ModelDefaultParams() // all layers on a GPU when the library has one
-	m, err := yzma.ModelLoadFromFile(opt.Model, params)
+	takeComplaint()
+	m, err := yzma.ModelLoadFromFile(opt.Model, yzma.ModelDefaultParams()) // all layers on a GPU when the library has one
 	if err != nil {
-		return nil, fmt.Errorf("llama.cpp cannot load %s (architecture %q): %w", opt.Model, g.Architecture(), err)
+		return nil, fmt.Errorf("llama.cpp cannot load %s (architecture %q): %w: %s", opt.Model, g.Architecture(), err, takeComplaint())
 	}
 	md := &model{
 		opt: opt, m: m, encoder: g.encoderOnly(),
@@ -93,10 +93,13 @@ func (md *model) newGeneration() (*session, error) {
 	p.NCtx = uint32(md.context * md.opt.Slots)
 	p.NSeqMax = uint32(md.opt.Slots)
 	p.NBatch = uint32(md.opt.BatchTokens)
-	p.NUbatch = p.NBatch
+	p.NUbatch = min(p.NBatch, 512) // more costs memory and gains nothing
 	// One buffer for all sequences would make each attend over all cells: 64
 	// sequences then ran 2.6 times slower (research/engines.md).
 	p.KVUnified = 0
+	// One next token a sequence; by default llama.cpp reserves room for the
+	// logits of a whole batch, which is vocabulary x 2 KB.
+	p.NOutputsMax = p.NSeqMax
 	return md.newSession(p)
 }
 
@@ -123,7 +126,7 @@ func (md *model) newSession(p yzma.ContextParams) (*session, error) {
 	p.NoPerf = 1
 	ctx, err := yzma.InitFromModel(md.m, p)
 	if err != nil {
-		return nil, fmt.Errorf("make a context of %d tokens for %d sequences: %w", p.NCtx, p.NSeqMax, err)
+		return nil, fmt.Errorf("make a context of %d tokens for %d sequences: %w: %s", p.NCtx, p.NSeqMax, err, takeComplaint())
 	}
 	mem, err := yzma.GetMemory(ctx)
 	if err != nil {
