@@ -230,7 +230,8 @@ func (c *Core) Done(now time.Time, b *Batch, r Result) []Action {
 			c.generated(now, b, r)
 		}
 	}
-	split := c.opt.Merge && r.Outcome == Rejected && len(works(b.Segs)) > 1
+	// Those that left count too: what was refused may have been theirs.
+	split := c.opt.Merge && r.Outcome == Rejected && slices.ContainsFunc(b.Segs, func(s Seg) bool { return s.Work != b.Segs[0].Work })
 	for _, s := range b.Segs {
 		w := s.Work
 		w.running--

@@ -243,6 +243,19 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// A caller must not get the refusal of another that shared its call and left.
+func TestRefusalOfOneThatLeft(t *testing.T) {
+	c := NewCore(Options{Model: "m", Merge: true})
+	good, bad := work(0, "", t0, 1), work(0, "", t0.Add(1), 2)
+	c.Arrive(t0, good)
+	c.Arrive(t0, bad)
+	b := c.SetReplicas(t0, shared("a"))[0].Batch
+	c.Cancel(t0, bad)
+	if got := script(c.Done(t0, b, Result{Outcome: Rejected, Err: backends.ErrTooLong})); got != "a:1/1 idle" {
+		t.Errorf("got %q, want the good one sent again alone", got)
+	}
+}
+
 func TestGenerationPlacement(t *testing.T) {
 	gen := func(class backends.Class, tokens int) *Work {
 		return &Work{Class: class, RowTokens: []int{tokens}, Arrival: t0}

@@ -30,8 +30,9 @@ func (b *Batcher) generate(ctx context.Context, t *ticket, batch *Batch) (*backe
 		err = refusal(reply)
 	}
 	if err != nil {
-		b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: outcome(ctx, err), Took: took, Err: err}})
-		if ctx.Err() != nil {
+		how := outcome(ctx, err)
+		b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: how, Took: took, Err: err}})
+		if how == Dropped { // no message will come; in every other case one does, whatever ctx does now
 			return nil, context.Cause(ctx)
 		}
 		return nil, nil
