@@ -96,7 +96,19 @@ func (l *loop) enter(r *replica, to State, took time.Duration) {
 	if from == Ready || to == Ready {
 		l.publish(r.model.Name)
 	}
-	l.p.opt.OnEvent(Event{Replica: r.view(), From: from, Took: took})
+	l.p.opt.OnEvent(Event{Replica: r.view(), From: from, Took: took, All: l.all()})
+}
+
+// all lists the replicas by id, without those that are gone.
+func (l *loop) all() []Replica {
+	var out []Replica
+	for _, r := range l.replicas {
+		if r.info.State != Stopped {
+			out = append(out, r.view())
+		}
+	}
+	slices.SortFunc(out, func(a, b Replica) int { return cmpID(a.ID, b.ID) })
+	return out
 }
 
 func (l *loop) publish(model string) {

@@ -80,6 +80,7 @@ type Event struct {
 	Replica Replica
 	From    State
 	Took    time.Duration
+	All     []Replica // every replica after the step
 }
 
 // Options of a pool.
@@ -173,13 +174,7 @@ func (p *Pool) Stop(id string) error {
 // Replicas lists all replicas by id.
 func (p *Pool) Replicas() []Replica {
 	var out []Replica
-	_ = p.do(func(l *loop) error {
-		for _, r := range l.replicas {
-			out = append(out, r.view())
-		}
-		return nil
-	})
-	slices.SortFunc(out, func(a, b Replica) int { return cmpID(a.ID, b.ID) })
+	_ = p.do(func(l *loop) error { out = l.all(); return nil })
 	return out
 }
 

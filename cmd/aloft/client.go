@@ -1,0 +1,182 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// remote are the flags of commands that talk to a running server.
+type remote struct {
+	URL  string `help:"Server; default: the one that serves the data folder, else http://127.0.0.1:8080." env:"ALOFT_URL" placeholder:"URL"`
+	Key  string `help:"API key." env:"ALOFT_API_KEY" placeholder:"KEY"`
+	Data string `help:"Data folder of a server on this machine." env:"ALOFT_DATA" placeholder:"DIR"`
+	JSON bool   `help:"Print the server's JSON as it is."`
+}
+
+func (r remote) client() *client {
+	base := r.URL
+	if base == "" {
+		if b, err := os.ReadFile(filepath.Join(first(r.Data, "aloft-data"), "run", "address")); err == nil {
+			base = strings.TrimSpace(string(b))
+		}
+	}
+	return &client{base: strings.TrimSuffix(first(base, "http://127.0.0.1:8080"), "/"), key: r.Key}
+}
+
+// client speaks to a server's API. Replies are bounded by maxReply, except
+// downloads.
+type client struct{ base, key string }
+
+const maxReply = 64 << 20
+
+// apiError is an error that the server answered.
+type apiError struct {
+	status        int
+	Message, Code string
+}
+
+func (e *apiError) Error() string { return e.Message }
+
+func (c *client) open(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	if c.key != "" {
+		req.Header.Set("Authorization", "Bearer "+c.key)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		return nil, fmt.Errorf("no server at %s (start one with `aloft serve`, or name it with --url): %w", c.base, err)
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	var v struct {
+		Error struct{ Message, Code string }
+	}
+	if json.Unmarshal(text, &v) != nil || v.Error.Message == "" {
+		v.Error.Message = strings.TrimSpace(string(text))
+	}
+	return nil, &apiError{resp.StatusCode, fmt.Sprintf("%s %s: %s: %s", method, path, resp.Status, v.Error.Message), v.Error.Code}
+}
+
+// call sends in (nil = nothing) as JSON and decodes the answer into out.
+func (c *client) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	contentType := ""
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body, contentType = bytes.NewReader(b), "application/json"
+	}
+	resp, err := c.open(ctx, method, path, contentType, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReply)).Decode(out); err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+// upload streams a file into the files API and returns its id.
+func (c *client) upload(ctx context.Context, name string, r io.Reader) (string, error) {
+	pipe, w := io.Pipe()
+	form := multipart.NewWriter(w)
+	go func() { // ends when the request has read or dropped the pipe
+		err := form.WriteField("purpose", "batch")
+		if err == nil {
+			var part io.Writer
+			if part, err = form.CreateFormFile("file", name); err == nil {
+				_, err = io.Copy(part, r)
+			}
+		}
+		w.CloseWithError(errors.Join(err, form.Close()))
+	}()
+	defer pipe.Close()
+	resp, err := c.open(ctx, http.MethodPost, "/v1/files", form.FormDataContentType(), pipe)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	var v struct{ ID string }
+	return v.ID, json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&v)
+}
+
+// batchObject is what the client commands read of OpenAI's batch object.
+type batchObject struct {
+	ID            string
+	Status        string
+	Endpoint      string
+	OutputFileID  string                                 `json:"output_file_id"`
+	ErrorFileID   string                                 `json:"error_file_id"`
+	CreatedAt     int64                                  `json:"created_at"`
+	InProgressAt  int64                                  `json:"in_progress_at"`
+	RequestCounts struct{ Total, Completed, Failed int } `json:"request_counts"`
+	Errors        struct {
+		Data []struct {
+			Code, Message string
+			Line          int
+		}
+	}
+}
+
+func (b batchObject) ended() bool {
+	switch b.Status {
+	case "completed", "failed", "expired", "cancelled":
+		return true
+	}
+	return false
+}
+
+func (b batchObject) String() string {
+	n := b.RequestCounts
+	s := fmt.Sprintf("%s  %-11s %d of %d rows done, %d failed", b.ID, b.Status, n.Completed+n.Failed, n.Total, n.Failed)
+	for _, e := range b.Errors.Data {
+		s += fmt.Sprintf("\n  line %d: %s (%s)", e.Line, e.Message, e.Code)
+	}
+	return s
+}
+
+// wait polls a batch until it ends, telling each step.
+func (c *client) wait(ctx context.Context, id string, tell func(batchObject)) (batchObject, error) {
+	for {
+		var b batchObject
+		if err := c.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(id), nil, &b); err != nil {
+			return b, err
+		}
+		tell(b)
+		if b.ended() {
+			return b, nil
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return b, context.Cause(ctx)
+		}
+	}
+}

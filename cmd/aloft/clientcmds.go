@@ -1,0 +1,284 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+type batchSubmitCmd struct {
+	remote
+	File     string `arg:"" type:"existingfile" help:"JSONL file: one {custom_id, method, url, body} a line."`
+	Endpoint string `help:"Route of every row." default:"/v1/embeddings" enum:"/v1/embeddings,/v1/chat/completions,/v1/completions"`
+	Window   string `help:"Completion window." default:"24h"`
+	Wait     bool   `help:"Wait for the end."`
+}
+
+// Run implements kong's command.
+func (c *batchSubmitCmd) Run(ctx context.Context) error {
+	f, err := os.Open(c.File)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	api := c.client()
+	id, err := api.upload(ctx, filepath.Base(c.File), f)
+	if err != nil {
+		return err
+	}
+	var b batchObject
+	in := map[string]string{"input_file_id": id, "endpoint": c.Endpoint, "completion_window": c.Window}
+	if err := api.call(ctx, http.MethodPost, "/v1/batches", in, &b); err != nil {
+		return err
+	}
+	if c.Wait {
+		return waitBatch(ctx, api, b.ID)
+	}
+	fmt.Println(b)
+	return nil
+}
+
+type batchStatusCmd struct {
+	remote
+	ID string `arg:""`
+}
+
+// Run implements kong's command.
+func (c *batchStatusCmd) Run(ctx context.Context) error {
+	return c.show(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(c.ID), func(b []byte) error {
+		var v batchObject
+		if err := json.Unmarshal(b, &v); err != nil {
+			return err
+		}
+		fmt.Println(v)
+		return nil
+	})
+}
+
+// show prints the server's JSON, or what say makes of it.
+func (r remote) show(ctx context.Context, method, path string, say func([]byte) error) error {
+	var raw json.RawMessage
+	if err := r.client().call(ctx, method, path, nil, &raw); err != nil {
+		return err
+	}
+	if r.JSON {
+		fmt.Println(string(raw))
+		return nil
+	}
+	return say(raw)
+}
+
+type batchWaitCmd struct {
+	remote
+	ID string `arg:""`
+}
+
+// Run implements kong's command.
+func (c *batchWaitCmd) Run(ctx context.Context) error { return waitBatch(ctx, c.client(), c.ID) }
+
+// waitBatch shows progress until a batch ends; one that did not complete is an error.
+func waitBatch(ctx context.Context, api *client, id string) error {
+	live := term.IsTerminal(int(os.Stderr.Fd()))
+	b, err := api.wait(ctx, id, func(b batchObject) {
+		if live {
+			fmt.Fprintf(os.Stderr, "\r\033[K%s%s", progressBar(b), eta(b))
+		}
+	})
+	if live {
+		fmt.Fprintln(os.Stderr)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println(b)
+	if b.Status != "completed" {
+		return fmt.Errorf("batch %s %s", id, b.Status)
+	}
+	return nil
+}
+
+func progressBar(b batchObject) string {
+	n := b.RequestCounts
+	const width = 30
+	filled := width * (n.Completed + n.Failed) / max(1, n.Total)
+	return fmt.Sprintf("%s [%s%s] %d/%d", b.Status, strings.Repeat("#", filled), strings.Repeat(".", width-filled), n.Completed+n.Failed, n.Total)
+}
+
+// eta extrapolates the rows so far.
+func eta(b batchObject) string {
+	done := b.RequestCounts.Completed + b.RequestCounts.Failed
+	if b.InProgressAt == 0 || done == 0 || b.ended() {
+		return ""
+	}
+	each := time.Since(time.Unix(b.InProgressAt, 0)) / time.Duration(done)
+	return fmt.Sprintf(", about %v left", (each * time.Duration(b.RequestCounts.Total-done)).Round(time.Second))
+}
+
+type batchResultsCmd struct {
+	remote
+	ID     string `arg:""`
+	Output string `short:"o" help:"File; default: standard output." placeholder:"FILE"`
+	Errors bool   `help:"The rows that failed instead."`
+}
+
+// Run implements kong's command.
+func (c *batchResultsCmd) Run(ctx context.Context) error {
+	api := c.client()
+	var b batchObject
+	if err := api.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(c.ID), nil, &b); err != nil {
+		return err
+	}
+	id, what := b.OutputFileID, "output"
+	if c.Errors {
+		id, what = b.ErrorFileID, "error"
+	}
+	if id == "" {
+		return fmt.Errorf("batch %s is %s and has no %s file", c.ID, b.Status, what)
+	}
+	out := io.Writer(os.Stdout)
+	if c.Output != "" {
+		f, err := os.Create(c.Output)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		out = f
+	}
+	return api.download(ctx, id, out)
+}
+
+func (c *client) download(ctx context.Context, file string, w io.Writer) error {
+	resp, err := c.open(ctx, http.MethodGet, "/v1/files/"+url.PathEscape(file)+"/content", "", nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(w, resp.Body)
+	return err
+}
+
+type batchCancelCmd struct {
+	remote
+	ID string `arg:""`
+}
+
+// Run implements kong's command.
+func (c *batchCancelCmd) Run(ctx context.Context) error {
+	return c.show(ctx, http.MethodPost, "/v1/batches/"+url.PathEscape(c.ID)+"/cancel", printID)
+}
+
+func printID(b []byte) error {
+	var v struct{ ID, Status, State string }
+	if err := json.Unmarshal(b, &v); err != nil {
+		return err
+	}
+	fmt.Println(v.ID, first(v.Status, v.State))
+	return nil
+}
+
+type jobsSubmitCmd struct {
+	remote
+	Template string            `arg:"" help:"Template of the server's configuration."`
+	Params   map[string]string `arg:"" optional:"" help:"Values of the template's parameters." placeholder:"NAME=VALUE"`
+}
+
+// Run implements kong's command.
+func (c *jobsSubmitCmd) Run(ctx context.Context) error {
+	var raw json.RawMessage
+	if err := c.client().call(ctx, http.MethodPost, "/aloft/v1/jobs", map[string]any{"template": c.Template, "params": c.Params}, &raw); err != nil {
+		return err
+	}
+	if c.JSON {
+		fmt.Println(string(raw))
+		return nil
+	}
+	return printID(raw)
+}
+
+type jobsListCmd struct{ remote }
+
+// Run implements kong's command.
+func (c *jobsListCmd) Run(ctx context.Context) error {
+	return c.show(ctx, http.MethodGet, "/aloft/v1/jobs", func(b []byte) error {
+		var v struct{ Data []jobObject }
+		if err := json.Unmarshal(b, &v); err != nil {
+			return err
+		}
+		for _, j := range v.Data {
+			fmt.Println(j)
+		}
+		return nil
+	})
+}
+
+type jobsShowCmd struct {
+	remote
+	ID string `arg:""`
+}
+
+// Run implements kong's command.
+func (c *jobsShowCmd) Run(ctx context.Context) error {
+	return c.show(ctx, http.MethodGet, "/aloft/v1/jobs/"+url.PathEscape(c.ID), func(b []byte) error {
+		var j jobObject
+		if err := json.Unmarshal(b, &j); err != nil {
+			return err
+		}
+		fmt.Println(j)
+		return nil
+	})
+}
+
+type jobsCancelCmd struct {
+	remote
+	ID string `arg:""`
+}
+
+// Run implements kong's command.
+func (c *jobsCancelCmd) Run(ctx context.Context) error {
+	return c.show(ctx, http.MethodPost, "/aloft/v1/jobs/"+url.PathEscape(c.ID)+"/cancel", printID)
+}
+
+type whyCmd struct {
+	remote
+	About string        `arg:"" optional:"" help:"A slice, job or model; default: everything."`
+	Since time.Duration `help:"Only the last so long." placeholder:"DURATION"`
+	Limit int           `help:"Newest so many." default:"50"`
+}
+
+// Run implements kong's command.
+func (c *whyCmd) Run(ctx context.Context) error {
+	q := url.Values{"limit": {fmt.Sprint(c.Limit)}}
+	if c.About != "" {
+		q.Set("about", c.About)
+	}
+	if c.Since > 0 {
+		q.Set("since", time.Now().Add(-c.Since).Format(time.RFC3339Nano))
+	}
+	return c.show(ctx, http.MethodGet, "/aloft/v1/decisions?"+q.Encode(), func(b []byte) error {
+		var v struct {
+			Data []struct {
+				Time time.Time
+				Text string
+			}
+		}
+		if err := json.Unmarshal(b, &v); err != nil {
+			return err
+		}
+		if len(v.Data) == 0 {
+			fmt.Println("no decision yet")
+		}
+		for i := len(v.Data) - 1; i >= 0; i-- {
+			fmt.Println(v.Data[i].Time.Local().Format("15:04:05.000"), v.Data[i].Text)
+		}
+		return nil
+	})
+}

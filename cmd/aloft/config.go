@@ -1,0 +1,434 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/parser"
+
+	"aloft/arbiter"
+	"aloft/configs"
+	"aloft/gpu/simulated"
+	"aloft/jobs"
+)
+
+// Config is a configuration file. Flags > environment > file > defaults.
+type Config struct {
+	Listen  string        `yaml:"listen"`
+	Log     LogConfig     `yaml:"log"`
+	Node    NodeConfig    `yaml:"node"`
+	Engine  EngineConfig  `yaml:"engine"`
+	Models  []ModelConfig `yaml:"models"`
+	Arbiter ArbiterConfig `yaml:"arbiter"`
+	Pool    PoolConfig    `yaml:"pool"`
+	Jobs    JobsConfig    `yaml:"jobs"`
+	Gateway GatewayConfig `yaml:"gateway"`
+
+	path string // the file, for messages and relative paths; "" = built in
+	data string // the data folder, from the environment or a flag
+}
+
+// LogConfig is the log's level (debug, info, warn, error) and format (text, json).
+type LogConfig struct {
+	Level  string `yaml:"level"`
+	Format string `yaml:"format"`
+}
+
+// NodeConfig says which devices to use.
+type NodeConfig struct {
+	Devices   string         `yaml:"devices"` // auto, nvml, simulated
+	Simulated []SimulatedGPU `yaml:"simulated"`
+}
+
+// SimulatedGPU is one modelled GPU.
+type SimulatedGPU struct {
+	Family string   `yaml:"family"`
+	Model  string   `yaml:"model"`
+	Bytes  int64    `yaml:"bytes"`
+	Layout []string `yaml:"layout"`
+}
+
+// EngineConfig says where llama.cpp's shared libraries are.
+type EngineConfig struct {
+	Library string `yaml:"library"`
+}
+
+// ModelConfig is one served model.
+type ModelConfig struct {
+	Name      string            `yaml:"name"`
+	Aliases   []string          `yaml:"aliases"`
+	Engine    string            `yaml:"engine"` // llama, synthetic, command
+	GGUF      string            `yaml:"gguf"`
+	Command   []string          `yaml:"command"` // engine command: argument list with {port}
+	Env       map[string]string `yaml:"env"`
+	Sleep     string            `yaml:"sleep"` // engine command: http or pause
+	Endpoints []string          `yaml:"endpoints"`
+	Shape     string            `yaml:"shape"`
+	Replicas  ReplicasConfig    `yaml:"replicas"`
+	Slots     int               `yaml:"slots"`
+	Context   int               `yaml:"context"`
+	Target    time.Duration     `yaml:"target"`
+	Batch     BatchConfig       `yaml:"batch"`
+	Law       LawConfig         `yaml:"law"` // engine synthetic
+}
+
+// ReplicasConfig bounds a model's replicas.
+type ReplicasConfig struct {
+	Min int `yaml:"min"`
+	Max int `yaml:"max"`
+}
+
+// BatchConfig is for those who insist; everything has a measured default.
+type BatchConfig struct {
+	Off       bool          `yaml:"off"`
+	MaxRows   int           `yaml:"max_rows"`
+	MaxTokens int           `yaml:"max_tokens"`
+	MaxDelay  time.Duration `yaml:"max_queue_delay"`
+	MaxQueue  int           `yaml:"max_queue"`
+}
+
+// LawConfig is the timed engine's law: T = alpha + beta × tokens.
+type LawConfig struct {
+	Alpha time.Duration `yaml:"alpha"`
+	Beta  time.Duration `yaml:"beta"` // per token
+}
+
+// ArbiterConfig holds the arbiter's marks, periods and budgets.
+type ArbiterConfig struct {
+	Mode         string        `yaml:"mode"`
+	Guard        time.Duration `yaml:"guard"`
+	Plan         time.Duration `yaml:"plan"`
+	Hold         time.Duration `yaml:"hold"`
+	AfterReclaim time.Duration `yaml:"after_reclaim"`
+	MinSamples   int           `yaml:"min_samples"`
+	Window       time.Duration `yaml:"window"`
+	RiseQuantile float64       `yaml:"rise_quantile"`
+	FastHorizon  time.Duration `yaml:"fast_horizon"`
+	SlowHorizon  time.Duration `yaml:"slow_horizon"`
+	LendAbove    float64       `yaml:"lend_above"`
+	ReclaimBelow float64       `yaml:"reclaim_below"`
+	Spare        int           `yaml:"spare"`
+	MaxEta       float64       `yaml:"max_eta"`
+	Budget       BudgetConfig  `yaml:"budget"`
+}
+
+// BudgetConfig is what each rung of the reclaim ladder may take.
+type BudgetConfig struct {
+	Detect time.Duration `yaml:"detect"`
+	Kill   time.Duration `yaml:"kill"`
+	Back   time.Duration `yaml:"back"`
+}
+
+// PoolConfig bounds the steps of a replica.
+type PoolConfig struct {
+	StartTimeout time.Duration `yaml:"start_timeout"`
+	DrainTimeout time.Duration `yaml:"drain_timeout"`
+	StopGrace    time.Duration `yaml:"stop_grace"`
+	BackoffMin   time.Duration `yaml:"backoff_min"`
+	BackoffMax   time.Duration `yaml:"backoff_max"`
+}
+
+// JobsConfig says what may run and how much of it.
+type JobsConfig struct {
+	BatchWidth int              `yaml:"batch_width"` // slices a batch may borrow at once
+	BatchRows  int              `yaml:"batch_rows"`  // rows under way per replica
+	Blobs      string           `yaml:"blobs"`       // bucket URL; "" = a folder below the data folder
+	Templates  []TemplateConfig `yaml:"templates"`
+}
+
+// TemplateConfig is an operator's job template.
+type TemplateConfig struct {
+	Name     string            `yaml:"name"`
+	Kind     string            `yaml:"kind"`
+	Command  []string          `yaml:"command"`
+	Params   []ParamConfig     `yaml:"params"`
+	Env      map[string]string `yaml:"env"`
+	Shape    string            `yaml:"shape"`
+	Width    ReplicasConfig    `yaml:"width"`
+	Priority int               `yaml:"priority"`
+	Grace    time.Duration     `yaml:"grace"`
+}
+
+// ParamConfig is one value that a user may choose.
+type ParamConfig struct {
+	Name    string   `yaml:"name"`
+	Type    string   `yaml:"type"`
+	Default string   `yaml:"default"`
+	Min     float64  `yaml:"min"`
+	Max     float64  `yaml:"max"`
+	Choices []string `yaml:"choices"`
+}
+
+// GatewayConfig limits the edge. Keys are SHA-256 hashes in hex.
+type GatewayConfig struct {
+	Keys           []KeyConfig   `yaml:"keys"`
+	MaxBody        int           `yaml:"max_body"`
+	RequestTimeout time.Duration `yaml:"request_timeout"`
+	DrainGrace     time.Duration `yaml:"drain_grace"`
+}
+
+// KeyConfig is an API key.
+type KeyConfig struct {
+	SHA256 string `yaml:"sha256"`
+	Tenant string `yaml:"tenant"`
+	Class  string `yaml:"class"`
+}
+
+// Process is what the environment sets; empty means not set.
+type Process struct {
+	Config  string `env:"ALOFT_CONFIG"`
+	Listen  string `env:"ALOFT_LISTEN"`
+	Data    string `env:"ALOFT_DATA"`
+	Level   string `env:"ALOFT_LOG_LEVEL"`
+	Format  string `env:"ALOFT_LOG_FORMAT"`
+	Library string `env:"ALOFT_ENGINE_LIB"`
+}
+
+func environment() (Process, error) {
+	var p Process
+	if err := env.Parse(&p); err != nil {
+		return p, fmt.Errorf("read ALOFT_* variables: %w", err)
+	}
+	return p, nil
+}
+
+// defaults are what a file need not say.
+func defaults() Config {
+	return Config{
+		Listen: "127.0.0.1:8080",
+		Log:    LogConfig{Level: "info", Format: "text"},
+		Node:   NodeConfig{Devices: "auto", Simulated: []SimulatedGPU{{Family: "A100-80GB", Layout: slices.Repeat([]string{"1g.10gb"}, 7)}}},
+		Arbiter: ArbiterConfig{Mode: "lend", Guard: 500 * time.Millisecond, Plan: 10 * time.Second,
+			Hold: 30 * time.Second, AfterReclaim: 60 * time.Second, MinSamples: 100, Window: 30 * time.Second,
+			RiseQuantile: 0.999, FastHorizon: 5 * time.Second, SlowHorizon: 35 * time.Second,
+			LendAbove: 0.35, ReclaimBelow: 0.15, Spare: 1, MaxEta: 0.8,
+			Budget: BudgetConfig{Detect: time.Second, Kill: 5 * time.Second, Back: 30 * time.Second}},
+		Pool: PoolConfig{StartTimeout: 5 * time.Minute, DrainTimeout: 30 * time.Second, StopGrace: 5 * time.Second,
+			BackoffMin: time.Second, BackoffMax: time.Minute},
+		Jobs:    JobsConfig{BatchWidth: 1, BatchRows: 32},
+		Gateway: GatewayConfig{MaxBody: 32 << 20, RequestTimeout: 10 * time.Minute, DrainGrace: 20 * time.Second},
+	}
+}
+
+// loadConfig reads a file ("" = the built-in quick start) over the defaults.
+func loadConfig(path string) (*Config, error) {
+	text := configs.Quickstart
+	if path != "" {
+		var err error
+		if text, err = os.ReadFile(path); err != nil {
+			return nil, fmt.Errorf("read configuration: %w", err)
+		}
+	}
+	c, err := parseConfig(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", configName(path), err)
+	}
+	c.path = path
+	return c, nil
+}
+
+func configName(path string) string {
+	if path == "" {
+		return "built-in quick start"
+	}
+	return path
+}
+
+// parseConfig decodes and checks. Unknown keys are errors, and every error
+// names its line.
+func parseConfig(text []byte) (*Config, error) {
+	c := defaults()
+	if err := yaml.UnmarshalWithOptions(text, &c, yaml.Strict()); err != nil {
+		return nil, errors.New(strings.TrimSpace(yaml.FormatError(err, false, true)))
+	}
+	for i := range c.Models {
+		c.Models[i].fill()
+	}
+	if err := c.validate(); err != nil {
+		var at *atError
+		if errors.As(err, &at) {
+			if line := lineOf(text, at.path); line > 0 {
+				return nil, fmt.Errorf("line %d: %w", line, err)
+			}
+		}
+		return nil, err
+	}
+	return &c, nil
+}
+
+// atError is a mistake at a YAML path.
+type atError struct {
+	path string
+	err  error
+}
+
+func (e *atError) Error() string { return strings.TrimPrefix(e.path, "$.") + ": " + e.err.Error() }
+func (e *atError) Unwrap() error { return e.err }
+
+func at(path, format string, args ...any) error {
+	return &atError{"$." + path, fmt.Errorf(format, args...)}
+}
+
+// lineOf finds the line of a path, or of the nearest parent that the file has.
+func lineOf(text []byte, path string) int {
+	file, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return 0
+	}
+	for path != "$" {
+		if p, err := yaml.PathString(path); err == nil {
+			if node, err := p.FilterFile(file); err == nil && node != nil {
+				return node.GetToken().Position.Line
+			}
+		}
+		path = path[:strings.LastIndexAny(path, ".[")]
+	}
+	return 0
+}
+
+func (m *ModelConfig) fill() {
+	if m.Replicas.Max == 0 {
+		m.Replicas.Max = max(1, m.Replicas.Min)
+	}
+	if m.Slots == 0 {
+		m.Slots = 1
+		if !slices.Contains(m.Endpoints, "embeddings") {
+			m.Slots = 8
+		}
+	}
+	if m.Target == 0 {
+		m.Target = time.Second
+	}
+}
+
+func (c *Config) validate() error {
+	if len(c.Models) == 0 {
+		return at("models", "no model is configured; want at least one")
+	}
+	names := map[string]bool{}
+	for i, m := range c.Models {
+		if err := m.validate(fmt.Sprintf("models[%d]", i)); err != nil {
+			return err
+		}
+		for _, n := range append([]string{m.Name}, m.Aliases...) {
+			if names[n] {
+				return at(fmt.Sprintf("models[%d].name", i), "%q is used twice", n)
+			}
+			names[n] = true
+		}
+	}
+	if !slices.Contains([]string{"auto", "nvml", "simulated"}, c.Node.Devices) {
+		return at("node.devices", "%q, want auto, nvml or simulated", c.Node.Devices)
+	}
+	if err := c.simulated().Validate(); err != nil {
+		return at("node.simulated", "%w", err)
+	}
+	if _, err := logLevel(c.Log.Level); err != nil {
+		return at("log.level", "%w", err)
+	}
+	if c.Log.Format != "text" && c.Log.Format != "json" {
+		return at("log.format", "%q, want text or json", c.Log.Format)
+	}
+	if err := c.policy().Validate(); err != nil {
+		return at("arbiter", "%w", err)
+	}
+	for i, t := range c.templates() {
+		if err := t.Validate(); err != nil {
+			return at(fmt.Sprintf("jobs.templates[%d]", i), "%w", err)
+		}
+	}
+	if c.Jobs.BatchWidth < 0 || c.Jobs.BatchRows < 1 {
+		return at("jobs", "batch_width must not be negative and batch_rows at least 1")
+	}
+	_, err := c.keys()
+	return err
+}
+
+func (m *ModelConfig) validate(path string) error {
+	if m.Name == "" {
+		return at(path+".name", "no name")
+	}
+	switch m.Engine {
+	case "llama":
+		if m.GGUF == "" {
+			return at(path+".gguf", "engine llama needs a GGUF file")
+		}
+	case "synthetic":
+	case "command":
+		if len(m.Command) == 0 {
+			return at(path+".command", "engine command needs an argument list")
+		}
+		if m.Sleep != "http" && m.Sleep != "pause" {
+			return at(path+".sleep", "%q, want http or pause", m.Sleep)
+		}
+	default:
+		return at(path+".engine", "unknown engine %q, want llama, synthetic or command", m.Engine)
+	}
+	if len(m.Endpoints) == 0 {
+		return at(path+".endpoints", "no endpoints, want embeddings or chat, completions")
+	}
+	for _, e := range m.Endpoints {
+		if !slices.Contains([]string{"embeddings", "chat", "completions"}, e) {
+			return at(path+".endpoints", "unknown endpoint %q, want embeddings, chat or completions", e)
+		}
+		if e == "embeddings" && len(m.Endpoints) > 1 {
+			return at(path+".endpoints", "embeddings are batched, generation is not: give them a model each")
+		}
+	}
+	r := m.Replicas
+	if r.Min < 0 || r.Max < r.Min {
+		return at(path+".replicas", "min %d, max %d, want 0 <= min <= max", r.Min, r.Max)
+	}
+	if m.Slots < 1 || m.Context < 0 || m.Target < 0 {
+		return at(path, "slots must be at least 1; context and target must not be negative")
+	}
+	return nil
+}
+
+func (c *Config) simulated() simulated.Options {
+	var o simulated.Options
+	for _, g := range c.Node.Simulated {
+		o.GPUs = append(o.GPUs, simulated.GPU{Family: g.Family, Model: g.Model, Bytes: g.Bytes, Layout: g.Layout})
+	}
+	return o
+}
+
+func (c *Config) policy() arbiter.Policy {
+	a := c.Arbiter
+	return arbiter.Policy{Mode: arbiter.Mode(a.Mode), LendAbove: a.LendAbove, ReclaimBelow: a.ReclaimBelow, Hold: a.Hold,
+		AfterReclaim: a.AfterReclaim, MinSamples: a.MinSamples, Rho: 0.8, Spare: a.Spare, MaxEta: a.MaxEta,
+		Budget: arbiter.Budget{Detect: a.Budget.Detect, Kill: a.Budget.Kill, Back: a.Budget.Back}}
+}
+
+func (c *Config) templates() []jobs.Template {
+	var out []jobs.Template
+	for _, t := range c.Jobs.Templates {
+		j := jobs.Template{Name: t.Name, Kind: jobs.Kind(t.Kind), Command: t.Command, Shape: t.Shape,
+			MinWidth: t.Width.Min, MaxWidth: t.Width.Max, Priority: t.Priority, Grace: t.Grace}
+		for k, v := range t.Env {
+			j.Env = append(j.Env, k+"="+v)
+		}
+		slices.Sort(j.Env)
+		for _, p := range t.Params {
+			j.Params = append(j.Params, jobs.Param{Name: p.Name, Type: jobs.ParamType(p.Type), Default: p.Default,
+				Min: p.Min, Max: p.Max, Choices: p.Choices})
+		}
+		out = append(out, j)
+	}
+	return out
+}
+
+// file resolves a path of the configuration: relative to the file it stands in.
+func (c *Config) file(p string) string {
+	if filepath.IsAbs(p) || c.path == "" {
+		return p
+	}
+	return filepath.Join(filepath.Dir(c.path), p)
+}

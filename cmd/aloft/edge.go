@@ -1,0 +1,275 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"aloft/arbiter"
+	"aloft/backends"
+	"aloft/gateway"
+	"aloft/gpu"
+	"aloft/jobs"
+	"aloft/pool"
+)
+
+// catalog fits the served models to gateway.Catalog.
+type catalog struct{ *serving }
+
+// Lookup implements gateway.Catalog.
+func (c catalog) Lookup(name string) (gateway.Model, bool) {
+	m := c.models[name]
+	if m == nil {
+		for _, n := range c.order {
+			if slices.Contains(c.models[n].Aliases, name) {
+				m = c.models[n]
+			}
+		}
+	}
+	if m == nil {
+		return gateway.Model{}, false
+	}
+	return c.describe(m), true
+}
+
+// Models implements gateway.Catalog.
+func (c catalog) Models() []gateway.Model {
+	var out []gateway.Model
+	for _, n := range c.order {
+		out = append(out, c.describe(c.models[n]))
+	}
+	return out
+}
+
+// best orders replica states for people: what a request meets at best.
+var best = []pool.State{pool.Ready, pool.Waking, pool.Warming, pool.Loading, pool.Sleeping, pool.Draining, pool.Failed}
+
+func (c catalog) describe(m *served) gateway.Model {
+	g := gateway.Model{Name: m.ModelConfig.Name, Context: m.Context, Created: m.created, OwnedBy: "aloft", State: "cold",
+		Shape: m.Shape, Counter: m.counter}
+	for _, e := range m.Endpoints {
+		g.Endpoints = append(g.Endpoints, backends.Endpoint(e))
+	}
+	rank := len(best)
+	for _, r := range c.states()[m.ModelConfig.Name] {
+		if i := slices.Index(best, r); i >= 0 && i < rank {
+			rank, g.State = i, string(r)
+		}
+	}
+	g.Usable = rank < slices.Index(best, pool.Draining)
+	return g
+}
+
+// states lists the states of every model's serving replicas. It is a copy kept
+// by notify, since the edge asks for every request.
+func (s *serving) states() map[string][]pool.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen
+}
+
+// submitter fits the batchers to gateway.Submitter.
+type submitter struct{ *serving }
+
+// Submit implements gateway.Submitter.
+func (s submitter) Submit(ctx context.Context, r *backends.Request) (*backends.Reply, error) {
+	m := s.models[r.Model]
+	if m == nil {
+		return nil, backends.ErrUnknownModel
+	}
+	return m.batcher.Submit(ctx, r)
+}
+
+// caller is the gateway as jobs.Caller; jobs are made before the gateway is.
+type caller struct{ *server }
+
+// Call implements jobs.Caller.
+func (c caller) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
+	return c.gateway.Call(ctx, row)
+}
+
+// decisions fits the arbiter to gateway.Decisions.
+type decisions struct{ *arbiter.Arbiter }
+
+// decision is a record with its sentence.
+type decision struct {
+	arbiter.Record
+	Text string `json:"text"`
+}
+
+// Decisions implements gateway.Decisions: newest first.
+func (d decisions) Decisions(f gateway.Filter) []any {
+	var out []any
+	for _, r := range slices.Backward(d.Why(arbiter.Query{About: f.Model, Since: f.Since, Limit: f.Limit})) {
+		out = append(out, decision{r, r.String()})
+	}
+	return out
+}
+
+// Status is what /aloft/v1/status answers.
+type Status struct {
+	Time     time.Time       `json:"time"`
+	Uptime   float64         `json:"uptime_s"`
+	Mode     string          `json:"mode"`
+	Devices  []DeviceStatus  `json:"devices"`
+	Slices   []SliceStatus   `json:"slices"`
+	Models   []ModelStatus   `json:"models"`
+	Jobs     []JobStatus     `json:"jobs"`
+	Arbiter  ArbiterStatus   `json:"arbiter"`
+	Ledger   arbiter.Balance `json:"ledger"`
+	Modelled bool            `json:"modelled"`
+}
+
+// DeviceStatus is one GPU.
+type DeviceStatus struct {
+	Index    int    `json:"index"`
+	Model    string `json:"model"`
+	Healthy  bool   `json:"healthy"`
+	Reason   string `json:"reason,omitempty"`
+	Modelled bool   `json:"modelled"`
+}
+
+// SliceStatus is one slice and its holder.
+type SliceStatus struct {
+	ID     string  `json:"id"`
+	Shape  string  `json:"shape"`
+	Phase  string  `json:"phase"`
+	Model  string  `json:"model,omitempty"`
+	Job    string  `json:"job,omitempty"`
+	To     string  `json:"to,omitempty"` // while it moves
+	Since  float64 `json:"since_s"`
+	Moving bool    `json:"moving"`
+}
+
+// ModelStatus is one model's load and what it needs.
+type ModelStatus struct {
+	Name     string         `json:"name"`
+	State    string         `json:"state"`
+	Level    float64        `json:"level"`
+	Need     int            `json:"need"`
+	Fast     int            `json:"need_fast"`
+	Have     int            `json:"have"`
+	Headroom *float64       `json:"headroom"` // null = none
+	P99      float64        `json:"p99_ms"`
+	Target   float64        `json:"target_ms"`
+	Rate     float64        `json:"requests_per_s"`
+	Queue    map[string]int `json:"queue"` // by class
+	Eta      float64        `json:"eta"`
+	Batch    float64        `json:"batch_rows"` // mean of recent calls
+	Alpha    float64        `json:"alpha_ms"`
+	Beta     float64        `json:"beta_us_per_token"`
+	Knee     float64        `json:"tokens_per_s_at_knee"`
+}
+
+// JobStatus is one unfinished job.
+type JobStatus struct {
+	ID          string `json:"id"`
+	Kind        string `json:"kind"`
+	State       string `json:"state"`
+	Done        int64  `json:"done"`
+	Total       int64  `json:"total"`
+	Preemptions int    `json:"preemptions"`
+	Resumes     int    `json:"resumes"`
+}
+
+// ArbiterStatus counts what the arbiter did.
+type ArbiterStatus struct {
+	Loans      int     `json:"loans"`
+	Reclaims   int     `json:"reclaims"`
+	ReclaimP99 float64 `json:"reclaim_p99_s"`
+	Bound      float64 `json:"reclaim_bound_s"` // largest promised
+	Breaches   int     `json:"bound_breaches"`
+	Violations int     `json:"invariant_violations"`
+	Lent       int     `json:"lent"`
+	Lendable   int     `json:"lendable"`
+}
+
+// statusSource fits the whole server to gateway.Status.
+type statusSource struct{ *server }
+
+// Status implements gateway.Status.
+func (s statusSource) Status() any {
+	v := s.arbiter.View()
+	out := Status{Time: time.Now(), Uptime: time.Since(s.began).Seconds(), Mode: s.conf.Arbiter.Mode, Ledger: v.Balance}
+	for _, d := range s.devices {
+		out.Devices = append(out.Devices, DeviceStatus{Index: d.Index, Model: d.Model, Healthy: d.Health.OK, Reason: d.Health.Reason, Modelled: d.Modeled})
+		out.Modelled = out.Modelled || d.Modeled
+	}
+	for _, sl := range v.Snapshot.Slices {
+		out.Slices = append(out.Slices, SliceStatus{ID: sl.ID, Shape: sl.Shape.Profile, Phase: string(sl.Phase), Model: sl.Model,
+			Job: sl.Job, To: sl.To, Moving: sl.Moving, Since: time.Since(sl.Since).Seconds()})
+	}
+	for _, name := range s.serving.order {
+		out.Models = append(out.Models, s.modelStatus(name, v.Plan.Needs[name]))
+	}
+	list, _ := s.jobs.List(context.Background(), jobs.Filter{States: []jobs.State{jobs.Queued, jobs.Starting, jobs.Running, jobs.Preempting}})
+	for _, j := range list {
+		if live, err := s.jobs.Get(context.Background(), j.ID); err == nil {
+			j = live
+		}
+		js := JobStatus{ID: j.ID, Kind: string(j.Kind), State: string(j.State), Done: j.Progress.Done, Total: j.Progress.Total,
+			Preemptions: j.Preemptions, Resumes: j.Progress.Resumes}
+		if j.Batch != nil {
+			js.Done, js.Total = int64(j.Batch.Counts.Completed+j.Batch.Counts.Failed), int64(j.Batch.Counts.Total)
+		}
+		out.Jobs = append(out.Jobs, js)
+	}
+	slices.SortFunc(out.Jobs, func(a, b JobStatus) int { return cmp.Compare(a.ID, b.ID) })
+	st := v.Stats
+	out.Arbiter = ArbiterStatus{Loans: st.Loans, Reclaims: st.Reclaims, ReclaimP99: st.P99().Seconds(), Bound: st.Bound.Seconds(),
+		Breaches: st.Breaches, Violations: st.Violations}
+	for _, n := range v.Plan.Needs {
+		out.Arbiter.Lent, out.Arbiter.Lendable = n.Lent, n.Lendable
+	}
+	return out
+}
+
+func (s *server) modelStatus(name string, n arbiter.Numbers) ModelStatus {
+	m := s.serving.models[name]
+	sig := m.batcher.Signals(time.Now())
+	ms := ModelStatus{Name: name, State: catalog{s.serving}.describe(m).State, Level: n.Level, Need: n.Need, Fast: n.Fast, Have: n.Have,
+		Headroom: n.Room, P99: 1000 * sig.First.P99.Seconds(), Target: 1000 * m.Target.Seconds(), Rate: sig.Load.Requests,
+		Queue: map[string]int{}, Eta: sig.Eta, Batch: sig.Calls.Rows}
+	for c := range backends.Classes {
+		ms.Queue[c.String()] = sig.Class[c].Queue
+	}
+	if len(sig.Fits) > 0 {
+		f := sig.Fits[0]
+		ms.Alpha, ms.Beta, ms.Knee = 1000*f.Alpha, 1e6*f.Beta, f.Rate
+	}
+	return ms
+}
+
+func (s *server) observeQueues(o metric.Observer, queue metric.Int64Observable) {
+	for _, name := range s.serving.order {
+		sig := s.serving.models[name].batcher.Signals(time.Now())
+		for c := range backends.Classes {
+			o.ObserveInt64(queue, int64(sig.Class[c].Queue), metric.WithAttributes(attribute.String("model", name), attribute.String("class", c.String())))
+		}
+	}
+}
+
+// logRequest writes the one line of a request; never its text.
+func (s *server) logRequest(o gateway.Outcome) {
+	level := slog.LevelDebug
+	if o.Status >= 500 {
+		level = slog.LevelWarn
+	}
+	s.log.Log(context.Background(), level, "request", "id", o.ID, "model", o.Model, "endpoint", o.Endpoint, "class", o.Class.String(),
+		"status", o.Status, "reason", o.Reason, "prompt_tokens", o.PromptTokens, "completion_tokens", o.CompletionTokens,
+		"queue", o.Timing.Queue, "engine", o.Timing.Engine, "total", o.Total, "replica", o.Timing.Replica)
+}
+
+// slicesOf lists a node's slices.
+func slicesOf(devices []gpu.Device) []gpu.Slice {
+	var out []gpu.Slice
+	for _, d := range devices {
+		out = append(out, d.Slices...)
+	}
+	return out
+}

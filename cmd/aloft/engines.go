@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"aloft/backends"
+	"aloft/backends/llama"
+	"aloft/backends/openaihttp"
+	"aloft/backends/serve"
+	"aloft/backends/synthetic"
+	"aloft/backends/synthetic/law"
+	"aloft/gpu/simulated"
+	"aloft/pool"
+)
+
+// engines makes the launch profile of every model, and checks what a launch
+// will need, so that a missing file is one clear line now and not a crash loop.
+func (s *server) engines() (pool.Launcher, []pool.Model, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, nil, fmt.Errorf("find this program: %w", err)
+	}
+	var models []pool.Model
+	for _, m := range s.conf.Models {
+		p, err := s.profile(self, m)
+		if err != nil {
+			return nil, nil, err
+		}
+		models = append(models, pool.Model{Name: m.Name, Slots: callsAtOnce(m), Spec: p})
+	}
+	dial := func(url string) backends.Backend {
+		return openaihttp.New(openaihttp.Options{BaseURL: url, FirstByteTimeout: s.conf.Gateway.RequestTimeout})
+	}
+	return pool.Exec{Dial: dial, Nice: niceOf, RunDir: s.path("run"), LogDir: s.path("logs")}, models, nil
+}
+
+// niceOf is the CPU's stand-in for a slice's share; what is lent runs below serving.
+func niceOf(l pool.Launch) int {
+	if l.Offline {
+		return simulated.NiceForJob(l.Slice.Shape)
+	}
+	return simulated.NiceFor(l.Slice.Shape)
+}
+
+// callsAtOnce is how many calls a replica gets at once: sequences when it
+// generates, batches when it embeds.
+func callsAtOnce(m ModelConfig) int { return m.Slots }
+
+func (s *server) profile(self string, m ModelConfig) (pool.Profile, error) {
+	p := pool.Profile{Announces: true, Sleep: pool.SleepHTTP}
+	p.Path, p.WarmUp = warmUp(m)
+	switch m.Engine {
+	case "llama":
+		file, err := s.conf.gguf(m, s.data)
+		if err != nil {
+			return p, err
+		}
+		lib, err := s.conf.library()
+		if err != nil {
+			return p, err
+		}
+		p.Command = []string{self, "engine", "llama", "--listen", "127.0.0.1:{port}", "--lib", lib, "--model", file, "--name", m.Name,
+			"--slots", "{slots}", "--context", strconv.Itoa(m.Context)}
+	case "synthetic":
+		p.Command = []string{self, "engine", "synthetic", "--listen", "127.0.0.1:{port}", "--name", m.Name, "--slots", "{slots}",
+			"--alpha", m.Law.Alpha.String(), "--beta", m.Law.Beta.String()}
+	case "command":
+		p.Command, p.Announces, p.Sleep = m.Command, false, pool.SleepMode(m.Sleep)
+		for k, v := range m.Env {
+			p.Env = append(p.Env, k+"="+v)
+		}
+		slices.Sort(p.Env)
+	}
+	return p, nil
+}
+
+// warmUp is the first request that a replica must answer.
+func warmUp(m ModelConfig) (path string, body []byte) {
+	switch m.Endpoints[0] {
+	case "embeddings":
+		body, _ = json.Marshal(map[string]any{"model": m.Name, "input": []string{"The first call warms the engine."}})
+		return backends.Embeddings.Path(), body
+	case "chat":
+		body, _ = json.Marshal(map[string]any{"model": m.Name, "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "Hello"}}})
+		return backends.Chat.Path(), body
+	}
+	body, _ = json.Marshal(map[string]any{"model": m.Name, "max_tokens": 1, "prompt": "Hello"})
+	return backends.Completions.Path(), body
+}
+
+type llamaCmd struct {
+	Listen      string `help:"Address; port 0 picks one, and the first line of output says which." default:"127.0.0.1:0"`
+	Lib         string `help:"Folder of llama.cpp's shared libraries." env:"ALOFT_ENGINE_LIB" default:".engine"`
+	Model       string `help:"GGUF file." required:"" placeholder:"FILE"`
+	Name        string `help:"What requests call the model; default: the file's name."`
+	Context     int    `help:"Most tokens of a sequence; 0: 2048." default:"0"`
+	Slots       int    `help:"Sequences that generate at once; 0: 8." default:"0"`
+	Threads     int    `help:"Threads of a step." default:"1"`
+	BatchTokens int    `help:"Tokens of one step; 0: 512." default:"0"`
+}
+
+// Run implements kong's command.
+func (c *llamaCmd) Run(ctx context.Context) error {
+	log := defaultLogger()
+	l, err := announce(c.Listen)
+	if err != nil {
+		return err
+	}
+	return llama.Serve(ctx, l, llama.Options{Lib: c.Lib, Model: c.Model, Name: c.Name, Context: c.Context, Slots: c.Slots,
+		Threads: c.Threads, BatchTokens: c.BatchTokens}, log)
+}
+
+type syntheticCmd struct {
+	Listen string        `help:"Address; port 0 picks one, and the first line of output says which." default:"127.0.0.1:0"`
+	Name   string        `help:"What requests call the model." default:"synthetic"`
+	Slots  int           `help:"Sequences that generate at once." default:"8"`
+	Alpha  time.Duration `help:"Fixed time of a batch." default:"6ms"`
+	Beta   time.Duration `help:"Time of each token." default:"10us"`
+}
+
+// Run implements kong's command.
+func (c *syntheticCmd) Run(ctx context.Context) error {
+	l, err := announce(c.Listen)
+	if err != nil {
+		return err
+	}
+	return synthetic.Serve(ctx, l, c.options(), defaultLogger())
+}
+
+// announce listens and says where on standard output.
+func announce(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	var line bytes.Buffer
+	if err := serve.Announce(&line, l.Addr()); err != nil {
+		return nil, err
+	}
+	_, err = os.Stdout.Write(line.Bytes())
+	return l, err
+}
+
+func (c *syntheticCmd) options() synthetic.Options {
+	l := law.Default()
+	l.Slots = c.Slots
+	l.AlphaMs = float64(c.Alpha) / float64(time.Millisecond)
+	l.BetaMsPerToken = float64(c.Beta) / float64(time.Millisecond)
+	return synthetic.Options{Model: c.Name, Law: l}
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// hello says in a few lines what was found, what is served and where.
+func (s *server) hello(w io.Writer, address string) {
+	for _, d := range s.devices {
+		var shapes []string
+		for _, sl := range d.Slices {
+			shapes = append(shapes, sl.Shape.Profile)
+		}
+		what := d.Model
+		if d.Modeled {
+			what = "no NVIDIA driver: simulating one " + d.Model + "; engines run on this CPU"
+			if s.conf.Node.Devices == "simulated" {
+				what = "simulating one " + d.Model + " as configured; engines run on this CPU"
+			}
+		}
+		fmt.Fprintf(w, "GPU %d: %s\n       slices %s\n", d.Index, what, strings.Join(shapes, " "))
+	}
+	for _, name := range s.serving.order {
+		m := s.serving.models[name]
+		fmt.Fprintf(w, "model: %s (%s, %s), %d to %d replicas, p99 target %v\n", name, m.Engine, strings.Join(m.Endpoints, ", "), m.Replicas.Min, m.Replicas.Max, m.Target)
+	}
+	fmt.Fprintf(w, "arbiter: mode %s, plan every %v, hold %v\n", s.conf.Arbiter.Mode, s.conf.Arbiter.Plan, s.conf.Arbiter.Hold)
+	fmt.Fprintf(w, "data: %s\nserving on %s, for example:\n\n  %s\n\n", s.data, address, s.example(address))
+}
+
+// example is a curl line that works.
+func (s *server) example(address string) string {
+	for _, name := range s.serving.order {
+		if slices.Contains(s.serving.models[name].Endpoints, "chat") {
+			return fmt.Sprintf(`curl %s/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"%s","max_tokens":40,"messages":[{"role":"user","content":"In the beginning"}]}'`, address, name)
+		}
+	}
+	name := s.serving.order[0]
+	if s.serving.models[name].embeds() {
+		return fmt.Sprintf(`curl %s/v1/embeddings -H 'Content-Type: application/json' -d '{"model":"%s","input":"an idle GPU"}'`, address, name)
+	}
+	return fmt.Sprintf(`curl %s/v1/completions -H 'Content-Type: application/json' -d '{"model":"%s","max_tokens":40,"prompt":"In the beginning"}'`, address, name)
+}
+
+// journal is the file of decisions, one JSON object a line. It is turned over
+// once it is large, so it takes at most twice maxJournal.
+type journal struct {
+	mu   sync.Mutex
+	path string
+	file *os.File
+	size int64
+}
+
+const maxJournal = 32 << 20
+
+func openJournal(path string) (*journal, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("open journal: %w", err)
+	}
+	return &journal{path: path, file: f, size: st.Size()}, nil
+}
+
+// Write implements io.Writer.
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.size+int64(len(b)) > maxJournal {
+		if err := j.turnOver(); err != nil {
+			return 0, err
+		}
+	}
+	n, err := j.file.Write(b)
+	j.size += int64(n)
+	return n, err
+}
+
+func (j *journal) turnOver() error {
+	if err := os.Rename(j.path, j.path+".1"); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(j.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	j.file.Close()
+	j.file, j.size = f, 0
+	return nil
+}
+
+// Close closes the file.
+func (j *journal) Close() error { return j.file.Close() }

@@ -1,0 +1,98 @@
+// Command aloft is the whole product in one binary: server, engines, load
+// generator, job client and demo.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+type cli struct {
+	Serve  serveCmd `cmd:"" help:"Serve models and lend what they leave."`
+	Engine struct {
+		Llama     llamaCmd     `cmd:"" help:"llama.cpp on one GGUF file."`
+		Synthetic syntheticCmd `cmd:"" help:"The timed engine: no model, answers after alpha + beta x tokens."`
+	} `cmd:"" help:"Run one engine behind an OpenAI-compatible endpoint."`
+	Load  loadCmd `cmd:"" help:"Put load on an OpenAI-compatible server and report what can be believed."`
+	Batch struct {
+		Submit  batchSubmitCmd  `cmd:"" help:"Upload a JSONL file and start a batch."`
+		Status  batchStatusCmd  `cmd:"" help:"Show a batch."`
+		Wait    batchWaitCmd    `cmd:"" help:"Wait for a batch to end."`
+		Results batchResultsCmd `cmd:"" help:"Write a batch's results."`
+		Cancel  batchCancelCmd  `cmd:"" help:"Cancel a batch."`
+	} `cmd:"" help:"OpenAI batch files."`
+	Jobs struct {
+		Submit jobsSubmitCmd `cmd:"" help:"Submit a job from a template."`
+		List   jobsListCmd   `cmd:"" help:"List jobs."`
+		Show   jobsShowCmd   `cmd:"" help:"Show a job."`
+		Cancel jobsCancelCmd `cmd:"" help:"Cancel a job."`
+	} `cmd:"" help:"Jobs that borrow slices."`
+	Why    whyCmd    `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`
+	Top    topCmd    `cmd:"" help:"Show slices, models, jobs and the ledger, live."`
+	Config configCmd `cmd:"" help:"Check or show a configuration."`
+	Demo   demoCmd   `cmd:"" help:"Show the whole idea on this machine in about 90 seconds."`
+	Train  trainCmd  `cmd:"" hidden:"" help:"The demonstration training program (run by jobs)."`
+
+	Version kong.VersionFlag `help:"Print the version and exit."`
+}
+
+func main() {
+	// The first signal asks for an orderly stop, a second one ends at once.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	go func() { <-ctx.Done(); stop() }()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	var code exitCode
+	switch {
+	case err == nil:
+	case errors.As(err, &code):
+		os.Exit(int(code))
+	default:
+		fmt.Fprintln(os.Stderr, "aloft: "+err.Error())
+		os.Exit(1)
+	}
+}
+
+// exitCode is an error that has been told already.
+type exitCode int
+
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var c cli
+	code := -1
+	k, err := kong.New(&c, kong.Name("aloft"), kong.Writers(stdout, stderr), kong.Exit(func(n int) { code = n }),
+		kong.Description("Aloft keeps GPUs in the air: it serves models from warm replicas and lends what they leave to jobs."),
+		kong.UsageOnError(), kong.Vars{"version": version()}, kong.BindTo(ctx, (*context.Context)(nil)))
+	if err != nil {
+		return err
+	}
+	parsed, err := k.Parse(args)
+	if code >= 0 { // --help or --version has been printed
+		if code == 0 {
+			return nil
+		}
+		return exitCode(code)
+	}
+	if err != nil {
+		return err
+	}
+	return parsed.Run()
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+func defaultLogger() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"aloft/arbiter"
+)
+
+// screen draws a status for people: plain text, at most 100 columns.
+func screen(s Status) string {
+	var b strings.Builder
+	for _, d := range s.Devices {
+		note := ""
+		if d.Modelled {
+			note = " (simulated: engines run on this CPU)"
+		}
+		if !d.Healthy {
+			note += " UNHEALTHY: " + d.Reason
+		}
+		fmt.Fprintf(&b, "GPU %d  %s%s\n", d.Index, d.Model, note)
+	}
+	for _, sl := range s.Slices {
+		fmt.Fprintf(&b, "  %-6s %-8s %-11s %s\n", sl.ID, sl.Shape, sl.Phase, holderOf(sl))
+	}
+	fmt.Fprintf(&b, "\n%-14s %6s %6s %6s %9s %8s %9s %6s %5s\n", "model", "req/s", "needs", "has", "p99", "target", "headroom", "queue", "rows")
+	for _, m := range s.Models {
+		room := "none"
+		if m.Headroom != nil {
+			room = fmt.Sprintf("%3.0f%% %s", 100**m.Headroom, bar(*m.Headroom, 4))
+		}
+		fmt.Fprintf(&b, "%-14s %6.1f %6d %6d %6.0f ms %5.0f ms %9s %6d %5d\n", m.Name, m.Rate, m.Fast, m.Have, m.P99, m.Target, room,
+			m.Queue["interactive"]+m.Queue["standard"], m.Queue["offline"])
+	}
+	if len(s.Jobs) > 0 {
+		fmt.Fprintln(&b)
+	}
+	for _, j := range s.Jobs {
+		fmt.Fprintf(&b, "%-26s %-9s %-10s %s %d/%d\n", short(j.ID, 26), j.Kind, j.State, bar(float64(j.Done)/float64(max(1, j.Total)), 12), j.Done, j.Total)
+	}
+	a := s.Arbiter
+	fmt.Fprintf(&b, "\nlent %d of %d lendable; loans %d, reclaims %d (p99 %.2f s, bound %.1f s), broken bounds %d, violations %d\n",
+		a.Lent, a.Lendable, a.Loans, a.Reclaims, a.ReclaimP99, a.Bound, a.Breaches, a.Violations)
+	fmt.Fprintf(&b, "ledger of %.0f slice-s: %s\n", s.Ledger.Total, ledgerLine(s.Ledger))
+	return b.String()
+}
+
+func holderOf(s SliceStatus) string {
+	switch {
+	case s.Moving && s.Job != "":
+		return "-> " + s.Job
+	case s.Moving:
+		return "-> " + s.To
+	case s.Job != "" && s.Model != "":
+		return s.Job + "  (" + s.Model + " sleeps below)"
+	case s.Job != "":
+		return s.Job
+	}
+	return s.Model
+}
+
+func bar(x float64, width int) string {
+	n := int(min(max(x, 0), 1)*float64(width) + 0.5)
+	return strings.Repeat("#", n) + strings.Repeat(".", width-n)
+}
+
+func short(s string, n int) string { return s[:min(len(s), n)] }
+
+// ledgerLine lists the accounts that matter, largest first.
+func ledgerLine(l arbiter.Balance) string {
+	accounts := slices.Clone(arbiter.Accounts)
+	slices.SortStableFunc(accounts, func(a, b arbiter.Account) int {
+		switch {
+		case l.Share[a] > l.Share[b]:
+			return -1
+		case l.Share[a] < l.Share[b]:
+			return 1
+		}
+		return 0
+	})
+	var parts []string
+	for _, a := range accounts {
+		if l.Share[a] >= 0.005 {
+			parts = append(parts, fmt.Sprintf("%s %.0f%%", a, 100*l.Share[a]))
+		}
+	}
+	return fmt.Sprintf("aloft ratio %.0f%%; %s", 100*l.Aloft, strings.Join(parts, ", "))
+}

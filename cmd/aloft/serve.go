@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"gocloud.dev/blob"
+	_ "gocloud.dev/blob/fileblob" // the default bucket is a folder
+
+	"aloft/arbiter"
+	"aloft/backends"
+	"aloft/batcher"
+	"aloft/gateway"
+	"aloft/gpu"
+	"aloft/gpu/nvml"
+	"aloft/gpu/proc"
+	"aloft/gpu/simulated"
+	"aloft/jobs"
+	"aloft/jobs/boltstore"
+	"aloft/pool"
+)
+
+type serveCmd struct {
+	common
+}
+
+// Run implements kong's command.
+func (c *serveCmd) Run(ctx context.Context) error {
+	conf, err := c.load()
+	if err != nil {
+		return err
+	}
+	return runServer(ctx, conf, os.Stdout, os.Stderr)
+}
+
+// server is the running whole: built top to bottom, stopped in reverse.
+type server struct {
+	conf      *Config
+	log       *slog.Logger
+	data      string
+	inventory gpu.Inventory
+	devices   []gpu.Device
+	listener  net.Listener
+	telemetry *telemetry
+	store     *boltstore.Store
+	blobs     *blob.Bucket
+	jobs      *jobs.Manager
+	serving   *serving
+	work      *work
+	arbiter   *arbiter.Arbiter
+	gateway   *gateway.Server
+	journal   *journal
+	began     time.Time
+	stops     []stop
+}
+
+type stop struct {
+	name string
+	f    func(context.Context) error
+}
+
+// stopBound is how long a shutdown may take in all before it is cut short.
+const stopBound = 60 * time.Second
+
+// runServer runs until ctx ends and then stops everything in reverse order. What
+// was started is stopped also when a later part fails to start.
+func runServer(ctx context.Context, conf *Config, stdout, stderr io.Writer) (err error) {
+	s := &server{conf: conf, log: conf.logger(stderr), began: time.Now()}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
+		defer cancel()
+		for _, st := range slices.Backward(s.stops) {
+			began := time.Now()
+			e := st.f(ctx)
+			s.log.Debug("stopped", "part", st.name, "took", time.Since(began), "error", e)
+			if e != nil {
+				err = errors.Join(err, fmt.Errorf("stop %s: %w", st.name, e))
+			}
+		}
+	}()
+	for _, step := range []func(context.Context) error{s.openFolders, s.openDevices, s.listen, s.openTelemetry,
+		s.openModels, s.openJobs, s.openPool, s.openArbiter, s.openGateway} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return s.run(ctx, stdout)
+}
+
+func (s *server) onStop(name string, f func(context.Context) error) {
+	s.stops = append(s.stops, stop{name, f})
+}
+
+func (s *server) openFolders(context.Context) error {
+	data, unlock, err := openData(s.conf.data)
+	if err != nil {
+		return err
+	}
+	s.data = data
+	s.onStop("data folder", func(context.Context) error { unlock(); return nil })
+	if n, err := proc.Reap(s.path("run"), s.log); err != nil {
+		return fmt.Errorf("clear what an earlier server left: %w", err)
+	} else if n > 0 {
+		s.log.Warn("killed what an earlier server left running", "processes", n)
+	}
+	s.journal, err = openJournal(s.path("journal.jsonl"))
+	if err != nil {
+		return err
+	}
+	s.onStop("journal", func(context.Context) error { return s.journal.Close() })
+	return nil
+}
+
+func (s *server) path(elem ...string) string {
+	return filepath.Join(append([]string{s.data}, elem...)...)
+}
+
+// openDevices takes the driver's devices, or the simulated ones.
+func (s *server) openDevices(ctx context.Context) error {
+	want := s.conf.Node.Devices
+	if want != "simulated" {
+		inv, err := nvml.Open()
+		switch {
+		case err == nil:
+			s.inventory = inv
+		case want == "nvml" || !(errors.Is(err, nvml.ErrNoDriver) || errors.Is(err, nvml.ErrNotBuilt)):
+			return fmt.Errorf("read GPUs: %w", err)
+		}
+	}
+	if s.inventory == nil {
+		node, err := simulated.New(s.conf.simulated())
+		if err != nil {
+			return fmt.Errorf("simulate GPUs: %w", err)
+		}
+		s.inventory = node
+	}
+	s.onStop("devices", func(context.Context) error { return s.inventory.Close() })
+	var err error
+	if s.devices, err = s.inventory.List(ctx); err != nil {
+		return fmt.Errorf("list GPUs: %w", err)
+	}
+	n := 0
+	for _, d := range s.devices {
+		n += len(d.Slices)
+	}
+	if n == 0 {
+		return fmt.Errorf("no GPU slices found; with MIG on, create instances first, or set node.devices to simulated")
+	}
+	return nil
+}
+
+// listen takes the port before anything is started.
+func (s *server) listen(context.Context) error {
+	l, err := net.Listen("tcp", s.conf.Listen)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", s.conf.Listen, err)
+	}
+	host, _, _ := net.SplitHostPort(s.conf.Listen)
+	if ip := net.ParseIP(host); len(s.conf.Gateway.Keys) == 0 && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		l.Close()
+		return fmt.Errorf("listen on %s: without gateway.keys only a loopback address is served", s.conf.Listen)
+	}
+	s.listener = l
+	return nil
+}
+
+func (s *server) openTelemetry(ctx context.Context) (err error) {
+	if s.telemetry, err = newTelemetry(ctx); err == nil {
+		s.onStop("telemetry", s.telemetry.close)
+	}
+	return err
+}
+
+// shape looks a profile up on this node; "" is the smallest there is.
+func (s *server) shape(profile string) (gpu.Shape, error) {
+	var have []string
+	for _, d := range s.devices {
+		for _, sl := range d.Slices {
+			if sl.Shape.Profile == profile || profile == "" {
+				if profile == "" {
+					return gpu.Shape{}, nil
+				}
+				return sl.Shape, nil
+			}
+			have = append(have, sl.Shape.Profile)
+		}
+		if shape, err := gpu.ShapeOf(d.Family, profile); err == nil {
+			for _, sl := range d.Slices {
+				if sl.Shape.ComputeSlices >= shape.ComputeSlices && sl.Shape.Bytes >= shape.Bytes {
+					return shape, nil
+				}
+			}
+		}
+	}
+	slices.Sort(have)
+	return gpu.Shape{}, fmt.Errorf("no slice is as large as %q; this node has %s", profile, strings.Join(slices.Compact(have), ", "))
+}
+
+// openModels checks every model's file and makes its batcher.
+func (s *server) openModels(context.Context) error {
+	s.serving = &serving{models: map[string]*served{}, changed: make(chan struct{}), rows: map[string]bool{},
+		offline: map[string]int{}, lent: map[string]bool{}}
+	for _, m := range s.conf.Models {
+		needs, err := s.shape(m.Shape)
+		if err != nil {
+			return fmt.Errorf("model %s: shape: %w", m.Name, err)
+		}
+		b, err := batcher.New(batcher.Options{Model: m.Name, Merge: slices.Contains(m.Endpoints, "embeddings"),
+			MaxBatchRows: m.Batch.MaxRows, MaxBatchTokens: m.Batch.MaxTokens, MaxQueueDelay: m.Batch.MaxDelay, MaxQueue: m.Batch.MaxQueue,
+			Target: m.Target, Window: s.conf.Arbiter.Window, MinSamples: s.conf.Arbiter.MinSamples, Off: m.Batch.Off}, s.log.With("model", m.Name))
+		if err != nil {
+			return fmt.Errorf("model %s: %w", m.Name, err)
+		}
+		s.onStop("batcher "+m.Name, b.Close)
+		s.serving.models[m.Name] = &served{ModelConfig: m, batcher: b, needs: needs, counter: &backends.Ratio{}, created: time.Now()}
+		s.serving.order = append(s.serving.order, m.Name)
+	}
+	return nil
+}
+
+func (s *server) openJobs(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	if s.store, err = boltstore.Open(s.path("store.db")); err != nil {
+		return err
+	}
+	s.onStop("job store", func(context.Context) error { return s.store.Close() })
+	url := s.conf.Jobs.Blobs
+	if url == "" {
+		url = "file://" + filepath.ToSlash(s.path("blobs")) + "?metadata=skip&no_tmp_dir=true"
+	}
+	if s.blobs, err = blob.OpenBucket(ctx, url); err != nil {
+		return fmt.Errorf("open bucket %s: %w", url, err)
+	}
+	s.onStop("bucket", func(context.Context) error { return s.blobs.Close() })
+	s.jobs, err = jobs.NewManager(jobs.Options{Store: s.store, Files: s.store, Blobs: s.blobs, Caller: caller{s},
+		Executor: &jobs.Local{RunDir: s.path("run"), Slog: s.log}, Templates: s.conf.templates(), DataDir: s.data, Self: self,
+		BatchConcurrency: func(model string) int { return s.serving.concurrency(model, s.conf.Jobs.BatchRows) },
+		OnChange:         func(jobs.Job) { s.arbiter.Kick() }}, s.log)
+	return err
+}
+
+func (s *server) openPool(context.Context) error {
+	launcher, models, err := s.engines()
+	if err != nil {
+		return err
+	}
+	c := s.conf.Pool
+	s.serving.pool, err = pool.New(pool.Options{Models: models, Launcher: launcher, Publish: s.serving.publish,
+		OnEvent:      func(e pool.Event) { s.serving.notify(e.All); s.arbiter.Kick() },
+		StartTimeout: c.StartTimeout, DrainTimeout: c.DrainTimeout, StopGrace: c.StopGrace,
+		BackoffMin: c.BackoffMin, BackoffMax: c.BackoffMax}, s.log)
+	if err == nil {
+		s.onStop("pool", s.serving.pool.Close)
+	}
+	return err
+}
+
+// openArbiter makes the arbiter, then opens the jobs: their batches call the
+// gateway, so that comes first.
+func (s *server) openArbiter(context.Context) error {
+	a := s.conf.Arbiter
+	s.work = &work{jobs: s.jobs, serving: s.serving, width: s.conf.Jobs.BatchWidth, log: s.log.Warn,
+		shapes: func(p string) gpu.Shape { shape, _ := s.shape(p); return shape }}
+	var err error
+	s.arbiter, err = arbiter.New(arbiter.Options{Policy: s.conf.policy(), Serving: s.serving, Work: s.work, Inventory: s.inventory,
+		Guard: a.Guard, Plan: a.Plan, FastHorizon: a.FastHorizon, SlowHorizon: a.SlowHorizon, RiseQuantile: a.RiseQuantile,
+		MoveTimeout: s.conf.Pool.StartTimeout, Journal: s.journal}, s.log)
+	return err
+}
+
+func (s *server) openGateway(ctx context.Context) error {
+	meter := s.telemetry.metrics.Meter("aloft")
+	obs, err := newObserver(s.serving, meter, s.logRequest)
+	if err != nil {
+		return err
+	}
+	if err := s.gauges(meter); err != nil {
+		return err
+	}
+	keys, _ := s.conf.keys() // checked by validate
+	g := s.conf.Gateway
+	s.gateway, err = gateway.New(gateway.Options{Name: "aloft", MaxBody: g.MaxBody, RequestTimeout: g.RequestTimeout, DrainGrace: g.DrainGrace, Keys: keys},
+		gateway.Deps{Catalog: catalog{s.serving}, Submitter: submitter{s.serving}, Observer: obs, Decisions: decisions{s.arbiter},
+			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: s.jobs}, s.log)
+	return err
+}
+
+// run serves until ctx ends. The edge stops first, then the arbiter, so that
+// nothing is lent while the jobs and then the pool go down.
+func (s *server) run(ctx context.Context, stdout io.Writer) error {
+	if err := s.jobs.Open(ctx); err != nil {
+		return fmt.Errorf("recover jobs: %w", err)
+	}
+	s.onStop("jobs", s.jobs.Close)
+	deciding, stopDeciding := context.WithCancel(context.WithoutCancel(ctx))
+	decided := make(chan struct{})
+	go func() { s.arbiter.Run(deciding); close(decided) }()
+	s.onStop("arbiter", func(ctx context.Context) error {
+		stopDeciding()
+		select {
+		case <-decided: // the moves under way have ended too
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	address := "http://" + s.listener.Addr().String()
+	if err := writeFile(s.path("run", "address"), []byte(address+"\n")); err != nil {
+		return err
+	}
+	s.hello(stdout, address)
+	return s.gateway.Serve(ctx, s.listener)
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"aloft/backends"
+	"aloft/backends/llama"
+	"aloft/configs"
+	"aloft/gateway"
+)
+
+// common are the flags that every server command has.
+type common struct {
+	Config string            `help:"Configuration file; default: the built-in quick start." short:"c" type:"path" placeholder:"FILE"`
+	Listen string            `help:"Address to serve on; port 0 picks one." placeholder:"HOST:PORT"`
+	Data   string            `help:"Data folder: store, blobs, journal, checkpoints, logs, recordings." placeholder:"DIR"`
+	GGUF   map[string]string `name:"gguf" help:"Use this GGUF file for a model (repeatable)." placeholder:"MODEL=FILE"`
+	Level  string            `name:"log-level" help:"debug, info, warn or error." placeholder:"LEVEL"`
+}
+
+// load reads file, environment and flags, in rising precedence.
+func (f common) load() (*Config, error) {
+	env, err := environment()
+	if err != nil {
+		return nil, err
+	}
+	c, err := loadConfig(first(f.Config, env.Config))
+	if err != nil {
+		return nil, err
+	}
+	c.Listen = first(f.Listen, env.Listen, c.Listen)
+	c.Log.Level = first(f.Level, env.Level, c.Log.Level)
+	c.Log.Format = first(env.Format, c.Log.Format)
+	c.Engine.Library = first(env.Library, c.Engine.Library)
+	c.data = first(f.Data, env.Data, "aloft-data")
+	for name, file := range f.GGUF {
+		found := false
+		for i := range c.Models {
+			if m := &c.Models[i]; m.Name == name {
+				if m.GGUF, err = filepath.Abs(file); err != nil {
+					return nil, err
+				}
+				found = true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("--gguf %s=%s: the configuration has no model %q", name, file, name)
+		}
+	}
+	return c, c.validate()
+}
+
+func first(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+func logLevel(s string) (slog.Level, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(s)); err != nil {
+		return l, fmt.Errorf("%q, want debug, info, warn or error", s)
+	}
+	return l, nil
+}
+
+// logger writes structured lines to w.
+func (c *Config) logger(w io.Writer) *slog.Logger {
+	level, _ := logLevel(c.Log.Level) // checked by validate
+	opt := &slog.HandlerOptions{Level: level}
+	if c.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, opt))
+	}
+	return slog.New(slog.NewTextHandler(w, opt))
+}
+
+func (c *Config) keys() ([]gateway.Key, error) {
+	var out []gateway.Key
+	for i, k := range c.Gateway.Keys {
+		path := fmt.Sprintf("gateway.keys[%d]", i)
+		hash, err := hex.DecodeString(k.SHA256)
+		if err != nil || len(hash) != sha256.Size {
+			return nil, at(path+".sha256", "want the SHA-256 of the key as 64 hex digits")
+		}
+		class := map[string]backends.Class{"": backends.Interactive, "interactive": backends.Interactive,
+			"standard": backends.Standard, "offline": backends.Offline}
+		c, ok := class[k.Class]
+		if !ok {
+			return nil, at(path+".class", "%q, want interactive, standard or offline", k.Class)
+		}
+		out = append(out, gateway.Key{Hash: [sha256.Size]byte(hash), Tenant: k.Tenant, Class: c})
+	}
+	return out, nil
+}
+
+// folders below the data folder.
+var folders = []string{"blobs", "checkpoints", "logs", "models", "recordings", "run"}
+
+// openData makes the data folder and locks it: two servers on one would end
+// each other's processes.
+func openData(dir string) (data string, unlock func(), err error) {
+	if data, err = filepath.Abs(dir); err != nil {
+		return "", nil, err
+	}
+	for _, f := range folders {
+		if err := os.MkdirAll(filepath.Join(data, f), 0o755); err != nil {
+			return "", nil, fmt.Errorf("data folder %s: %w", dir, err)
+		}
+	}
+	unlock, err = lockFile(filepath.Join(data, "lock"))
+	return data, unlock, err
+}
+
+// model returns the path of a model's GGUF file, checked; built-in ones are
+// written below the data folder once.
+func (c *Config) gguf(m ModelConfig, data string) (string, error) {
+	name, builtin := strings.CutPrefix(m.GGUF, "builtin:")
+	path := c.file(m.GGUF)
+	if builtin {
+		b, err := configs.Models.ReadFile("models/" + name)
+		if err != nil {
+			return "", fmt.Errorf("model %s: there is no built-in file %q", m.Name, name)
+		}
+		path = filepath.Join(data, "models", name)
+		if st, err := os.Stat(path); err != nil || st.Size() != int64(len(b)) {
+			if err := writeFile(path, b); err != nil {
+				return "", fmt.Errorf("model %s: %w", m.Name, err)
+			}
+		}
+	}
+	if _, err := llama.ReadGGUF(path); err != nil {
+		return "", fmt.Errorf("model %s: %w", m.Name, err)
+	}
+	return path, nil
+}
+
+// writeFile replaces a file in one step.
+func writeFile(path string, b []byte) error {
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, b, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// library finds llama.cpp's shared libraries: as configured, else beside the
+// binary, else in the .engine folder of a checkout above it or the working folder.
+func (c *Config) library() (string, error) {
+	if c.Engine.Library != "" {
+		return llama.LibraryFolder(c.file(c.Engine.Library))
+	}
+	var tried []string
+	if exe, err := os.Executable(); err == nil {
+		dir := filepath.Dir(exe)
+		tried = append(tried, filepath.Join(dir, "lib"), filepath.Join(dir, ".engine"), filepath.Join(filepath.Dir(dir), ".engine"))
+	}
+	tried = append(tried, ".engine")
+	for _, dir := range tried {
+		if found, err := llama.LibraryFolder(dir); err == nil {
+			return filepath.Abs(found)
+		}
+	}
+	return "", fmt.Errorf("engine library not found (looked in %v): run `make engine`, or set ALOFT_ENGINE_LIB to a folder with libllama.so", tried)
+}

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// mayImport is the architecture: each package and what of ours it may import.
+// cmd may import everything, tests too. ARCHITECTURE.md shows the same table.
+var mayImport = map[string][]string{
+	"arbiter":                {"gpu"},
+	"backends":               {},
+	"backends/llama":         {"backends", "backends/openai", "backends/serve"},
+	"backends/openai":        {"backends"},
+	"backends/openaihttp":    {"backends", "backends/openai"},
+	"backends/serve":         {"backends", "backends/openai"},
+	"backends/synthetic":     {"backends", "backends/openai", "backends/serve", "backends/synthetic/law"},
+	"backends/synthetic/law": {},
+	"batcher":                {"backends", "backends/openai"},
+	"configs":                {},
+	"gateway":                {"backends", "backends/openai", "jobs"},
+	"gpu":                    {},
+	"gpu/nvml":               {"gpu"},
+	"gpu/proc":               {},
+	"gpu/simulated":          {"gpu"},
+	"jobs":                   {"backends", "gpu", "gpu/proc"},
+	"jobs/boltstore":         {"jobs"},
+	"jobs/storesuite":        {"jobs"},
+	"jobs/trainer":           {},
+	"loadgen":                {"loadgen/arrivals"},
+	"loadgen/arrivals":       {},
+	"pool":                   {"backends", "gpu", "gpu/proc"},
+}
+
+// only lists imports from outside that one folder keeps to itself.
+var only = map[string]string{
+	"C":                               "gpu/nvml",
+	"github.com/NVIDIA/go-nvml":       "gpu/nvml",
+	"github.com/valyala/fasthttp":     "gateway",
+	"github.com/hybridgroup/yzma":     "backends/llama",
+	"github.com/ebitengine/purego":    "backends/llama",
+	"go.etcd.io/bbolt":                "jobs/boltstore",
+	"github.com/sony/gobreaker":       "pool",
+	"github.com/alecthomas/kong":      "cmd",
+	"github.com/caarlos0/env":         "cmd",
+	"github.com/goccy/go-yaml":        "cmd",
+	"flag":                            "cmd",
+	"go.opentelemetry.io/otel/sdk":    "cmd",
+	"github.com/prometheus":           "cmd",
+	"github.com/HdrHistogram":         "loadgen",
+	"github.com/openai/openai-go":     "test", // clients of ours, in tests alone
+	"github.com/stretchr/testify":     "test",
+	"github.com/redis/go-redis":       "jobs/redisstore",
+	"gocloud.dev/blob/fileblob":       "cmd",
+	"github.com/hashicorp/golang-lru": "batcher",
+}
+
+// limits that files, functions and types keep; tests and generated files are free.
+const (
+	maxFileLines = 500
+	maxFuncLines = 70
+	maxMethods   = 5
+	maxFields    = 20
+	maxParams    = 4 // after the context
+)
+
+// exceptions to the limits, each with its reason. One that is no longer needed
+// fails the test.
+var exceptions = map[string]string{}
+
+// source is one parsed file that is neither a test nor generated.
+type source struct {
+	path, folder string // from the repository root, with slashes
+	lines        int
+	*ast.File
+}
+
+// sources parses every file of the repository that a build may compile. It
+// reads them itself: the test cache sees which files a test opened, but not
+// what a `go list` that it started has read.
+func sources(t *testing.T, fset *token.FileSet) []source {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	var out []source
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() {
+			if path != root && (strings.HasPrefix(name, ".") || name == "node_modules" || name == "testdata") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		file, err := parser.ParseFile(fset, rel, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		if !ast.IsGenerated(file) {
+			out = append(out, source{rel, filepath.ToSlash(filepath.Dir(rel)), strings.Count(string(text), "\n"), file})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < len(mayImport) {
+		t.Fatalf("found %d files below %s: not the repository", len(out), root)
+	}
+	return out
+}
+
+func TestStructureImports(t *testing.T) {
+	fset := token.NewFileSet()
+	seen := map[string]bool{}
+	for _, s := range sources(t, fset) {
+		allowed, known := mayImport[s.folder]
+		seen[s.folder] = true
+		isCmd := strings.HasPrefix(s.folder, "cmd/")
+		if !known && !isCmd {
+			t.Errorf("%s: folder %s has no row in the import table", s.path, s.folder)
+			continue
+		}
+		for _, spec := range s.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := fset.Position(spec.Pos())
+			ours, isOurs := strings.CutPrefix(path, "aloft/")
+			switch {
+			case isOurs && strings.HasPrefix(ours, "cmd/"):
+				t.Errorf("%s: imports the program %s", at, path)
+			case isOurs && !isCmd && !slices.Contains(allowed, ours):
+				t.Errorf("%s: %s may not import %s", at, s.folder, ours)
+			}
+			for prefix, folder := range only {
+				if (path == prefix || strings.HasPrefix(path, prefix+"/")) && s.folder != folder && !strings.HasPrefix(s.folder, folder+"/") {
+					t.Errorf("%s: %s may not import %s: only %s may", at, s.folder, path, folder)
+				}
+			}
+		}
+	}
+	for folder := range mayImport {
+		if !seen[folder] {
+			t.Errorf("the import table has a row for %s, which has no code", folder)
+		}
+	}
+}
+
+// The page that people read shows the table that is held.
+func TestStructureArchitecturePage(t *testing.T) {
+	page, err := os.ReadFile("../../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for line := range strings.Lines(string(page)) {
+		if cells := strings.Split(line, "|"); len(cells) == 5 && strings.HasPrefix(cells[1], " `") {
+			shown = append(shown, strings.Trim(cells[1], " `")+": "+strings.NewReplacer("`", "", "–", "").Replace(strings.TrimSpace(cells[2])))
+		}
+	}
+	var want []string
+	for _, folder := range slices.Sorted(maps.Keys(mayImport)) {
+		want = append(want, folder+": "+strings.Join(mayImport[folder], ", "))
+	}
+	slices.Sort(shown)
+	if !slices.Equal(shown, want) {
+		t.Errorf("ARCHITECTURE.md's import table reads\n%s\nwant\n%s", strings.Join(shown, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestStructureNames(t *testing.T) {
+	fset := token.NewFileSet()
+	documented := map[string]bool{}
+	for _, s := range sources(t, fset) {
+		if slices.Contains([]string{"util", "utils", "common", "helper", "helpers", "types", "misc", "shared", "base"}, s.Name.Name) {
+			t.Errorf("%s: a package named %s says nothing: name the one thing it is about", s.path, s.Name.Name)
+		}
+		for _, part := range strings.Split(s.folder, "/") {
+			if part == "internal" || part == "pkg" {
+				t.Errorf("%s: no folder is called %s here: the tree is the architecture", s.path, part)
+			}
+		}
+		documented[s.folder] = documented[s.folder] || s.Doc != nil && !strings.HasPrefix(s.Doc.Text(), "go:build")
+	}
+	for folder, ok := range documented {
+		if !ok {
+			t.Errorf("%s: no package comment", folder)
+		}
+	}
+}
+
+func TestStructureLimits(t *testing.T) {
+	fset := token.NewFileSet()
+	used := map[string]bool{}
+	for _, s := range sources(t, fset) {
+		over := func(at token.Pos, name, what string, n, limit int) {
+			key := s.folder + "." + name + ": " + what
+			if n <= limit {
+				return
+			}
+			if used[key] = true; exceptions[key] == "" {
+				t.Errorf("%s: %s has %d %s, want at most %d", fset.Position(at), name, n, what, limit)
+			}
+		}
+		over(s.Package, filepath.Base(s.path), "lines", s.lines, maxFileLines)
+		inspect(fset, s.File, over)
+	}
+	for key, reason := range exceptions {
+		if !used[key] {
+			t.Errorf("the exception %q (%s) is no longer needed", key, reason)
+		}
+	}
+}
+
+// inspect measures every function and type of a file.
+func inspect(fset *token.FileSet, file *ast.File, over func(at token.Pos, name, what string, n, limit int)) {
+	name := "" // of the declaration that we are in
+	for _, decl := range file.Decls {
+		ast.Inspect(decl, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				name = cmp.Or(receiver(n)+n.Name.Name, name)
+				over(n.Pos(), name, "lines", fset.Position(n.End()).Line-fset.Position(n.Pos()).Line+1, maxFuncLines)
+			case *ast.TypeSpec:
+				name = n.Name.Name
+			case *ast.InterfaceType:
+				over(n.Pos(), name, "methods", fields(n.Methods, false), maxMethods)
+			case *ast.StructType:
+				over(n.Pos(), name, "fields", fields(n.Fields, false), maxFields)
+			case *ast.FuncType:
+				over(n.Pos(), name, "parameters", fields(n.Params, true), maxParams)
+			}
+			return true
+		})
+	}
+}
+
+// receiver returns "T." for a method of T or *T.
+func receiver(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return ""
+	}
+	x := f.Recv.List[0].Type
+	if star, ok := x.(*ast.StarExpr); ok {
+		x = star.X
+	}
+	if generic, ok := x.(*ast.IndexExpr); ok {
+		x = generic.X
+	}
+	return fmt.Sprint(x) + "."
+}
+
+// fields counts names, and what has none as one; a leading context is free if
+// so asked.
+func fields(list *ast.FieldList, freeContext bool) int {
+	n := 0
+	for i, f := range list.List {
+		if sel, ok := f.Type.(*ast.SelectorExpr); ok && i == 0 && freeContext && sel.Sel.Name == "Context" {
+			continue
+		}
+		n += max(1, len(f.Names))
+	}
+	return n
+}

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"golang.org/x/term"
+
+	"aloft/jobs"
+	"aloft/jobs/trainer"
+	"aloft/loadgen"
+	"aloft/loadgen/arrivals"
+)
+
+// jobObject is what the client commands read of a job.
+type jobObject struct {
+	ID, Kind, State, Error string
+	Slices                 []string
+	Preemptions            int
+	Progress               struct {
+		Done, Total int64
+		Unit        string
+		Rate        float64 `json:"per_second"`
+		Resumes     int
+		Result      string
+	}
+}
+
+func (j jobObject) String() string {
+	p := j.Progress
+	s := fmt.Sprintf("%s  %-8s %-10s", j.ID, j.Kind, j.State)
+	if p.Total > 0 {
+		s += fmt.Sprintf(" %d of %d %s", p.Done, p.Total, first(p.Unit, "steps"))
+	}
+	if j.Preemptions > 0 {
+		s += fmt.Sprintf(", preempted %d times", j.Preemptions)
+	}
+	if len(j.Slices) > 0 {
+		s += fmt.Sprintf(", on %v", j.Slices)
+	}
+	if j.Error != "" {
+		s += ": " + j.Error
+	}
+	return s
+}
+
+type loadCmd struct {
+	Profile  string        `arg:"" optional:"" type:"existingfile" help:"Profile (YAML); the flags below make a simple one."`
+	URL      string        `help:"Server." default:"http://127.0.0.1:8080" env:"ALOFT_URL"`
+	Key      string        `help:"API key." env:"ALOFT_API_KEY"`
+	Kind     string        `help:"embeddings, chat or completions." default:"embeddings" enum:"embeddings,chat,completions"`
+	Model    string        `help:"Model." default:"aloft-encoder"`
+	Rate     float64       `help:"Arrivals a second." default:"10"`
+	Arrivals string        `help:"constant, poisson or burst." default:"poisson" enum:"constant,poisson,burst"`
+	Base     float64       `help:"burst: rate between bursts." default:"0"`
+	On       time.Duration `help:"burst: length of a burst." default:"2s"`
+	Off      time.Duration `help:"burst: time between bursts." default:"8s"`
+	For      time.Duration `help:"Duration." default:"20s"`
+	Target   time.Duration `help:"What a good request may take, from its intended start." default:"1s"`
+	Stream   bool          `help:"Stream the answers."`
+	Tokens   int           `help:"Most generated tokens." default:"32"`
+	Seed     uint64        `help:"Decides every arrival and text." default:"1"`
+	JSON     string        `help:"Write the report here; - is standard output." placeholder:"FILE"`
+}
+
+// Run implements kong's command.
+func (c *loadCmd) Run(ctx context.Context) error {
+	opt, err := c.options()
+	if err != nil {
+		return err
+	}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		opt.OnSample = func(s loadgen.Snapshot) { fmt.Fprintf(os.Stderr, "\r\033[K%s", liveLine(s)) }
+	}
+	report, err := loadgen.Run(ctx, opt)
+	if opt.OnSample != nil {
+		fmt.Fprint(os.Stderr, "\r\033[K")
+	}
+	if err != nil {
+		return err
+	}
+	if c.JSON != "-" {
+		if err := report.WriteTable(os.Stdout); err != nil {
+			return err
+		}
+	}
+	return writeJSON(c.JSON, report)
+}
+
+func liveLine(s loadgen.Snapshot) string {
+	line := fmt.Sprintf("%v  %d in flight", s.Elapsed.Round(time.Second), s.InFlight)
+	for _, r := range s.Results {
+		line += fmt.Sprintf("  %s/%s %d ok, %d late, %d shed, %d failed, p99 %.0f ms", r.Name, r.Phase, r.OK, r.Late, r.Shed, r.Failed, r.P99)
+	}
+	return line
+}
+
+func (c *loadCmd) options() (loadgen.Options, error) {
+	var opt loadgen.Options
+	if c.Profile != "" {
+		text, err := os.ReadFile(c.Profile)
+		if err != nil {
+			return opt, err
+		}
+		if err := yaml.UnmarshalWithOptions(text, &opt, yaml.Strict()); err != nil {
+			return opt, fmt.Errorf("%s: %s", c.Profile, yaml.FormatError(err, false, true))
+		}
+		return opt, opt.Validate()
+	}
+	opt = loadgen.Options{Name: "aloft load", Seed: c.Seed, Workloads: []loadgen.Workload{{
+		Name: c.Kind, Kind: loadgen.Kind(c.Kind), URL: c.URL, Key: c.Key, Model: c.Model, Stream: c.Stream, MaxTokens: c.Tokens, Target: c.Target,
+		Phases: []arrivals.Phase{{Name: "run", Duration: c.For, Process: arrivals.Process{
+			Kind: arrivals.Kind(c.Arrivals), Rate: c.Rate, Base: c.Base, On: c.On, Off: c.Off}}},
+	}}}
+	if c.Arrivals != "burst" {
+		p := &opt.Workloads[0].Phases[0].Process
+		p.Base, p.On, p.Off = 0, 0, 0
+	}
+	if c.Kind == "embeddings" {
+		opt.Workloads[0].Stream, opt.Workloads[0].MaxTokens = false, 0
+	}
+	return opt, opt.Validate()
+}
+
+// writeJSON writes v to a file, to standard output ("-"), or nowhere ("").
+func writeJSON(path string, v any) error {
+	if path == "" {
+		return nil
+	}
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	b = append(b, '\n')
+	if path == "-" {
+		_, err = os.Stdout.Write(b)
+		return err
+	}
+	return os.WriteFile(path, b, 0o644)
+}
+
+type configCmd struct {
+	Check configCheckCmd `cmd:"" help:"Check a configuration file; errors name the line."`
+	Show  configShowCmd  `cmd:"" help:"Show the effective configuration, secrets hidden."`
+}
+
+type configCheckCmd struct {
+	File string `arg:"" type:"existingfile"`
+}
+
+// Run implements kong's command.
+func (c *configCheckCmd) Run() error {
+	conf, err := loadConfig(c.File)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s: right; %d models\n", c.File, len(conf.Models))
+	return nil
+}
+
+type configShowCmd struct{ common }
+
+// Run implements kong's command.
+func (c *configShowCmd) Run() error {
+	conf, err := c.load()
+	if err != nil {
+		return err
+	}
+	for i := range conf.Gateway.Keys {
+		conf.Gateway.Keys[i].SHA256 = "(hidden)"
+	}
+	b, err := yaml.Marshal(conf)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("# %s, data folder %s\n%s", configName(conf.path), conf.data, b)
+	return nil
+}
+
+type topCmd struct {
+	remote
+	Every time.Duration `help:"Refresh." default:"1s"`
+	Once  bool          `help:"Print once and end."`
+}
+
+// Run implements kong's command.
+func (c *topCmd) Run(ctx context.Context) error {
+	api := c.client()
+	if c.JSON {
+		return c.show(ctx, http.MethodGet, "/aloft/v1/status", nil)
+	}
+	live := term.IsTerminal(int(os.Stdout.Fd())) && !c.Once
+	for {
+		var s Status
+		if err := api.call(ctx, http.MethodGet, "/aloft/v1/status", nil, &s); err != nil {
+			return err
+		}
+		if live {
+			fmt.Print("\033[H\033[2J")
+		}
+		fmt.Print(screen(s))
+		if !live {
+			return nil
+		}
+		select {
+		case <-time.After(c.Every):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+type trainCmd struct {
+	Steps int           `default:"400"`
+	Seed  uint64        `default:"1"`
+	Every int           `help:"Steps between checkpoints." default:"50"`
+	Pace  time.Duration `help:"Least time of a step."`
+	Data  string        `help:"Text file; default: a chapter that is built in."`
+}
+
+// Run implements kong's command: the job's side of the checkpoint protocol.
+func (c *trainCmd) Run(ctx context.Context) error {
+	progress := io.Writer(os.Stdout)
+	if os.Getenv("ALOFT_PROGRESS_FD") != "" {
+		f := os.NewFile(3, "progress")
+		defer f.Close()
+		progress = f
+	}
+	dir := os.Getenv("ALOFT_CHECKPOINT_DIR")
+	if dir == "" {
+		c.Every = 0
+	}
+	resume := os.Getenv("ALOFT_RESUME_FROM")
+	if resume != "" && !filepath.IsAbs(resume) {
+		resume = filepath.Join(dir, resume)
+	}
+	err := trainer.Run(ctx, trainer.Options{CheckpointDir: dir, Resume: resume, Steps: c.Steps, Seed: c.Seed, Data: c.Data,
+		Progress: progress, StepsPerCheckpoint: c.Every, Pace: c.Pace})
+	if errors.Is(err, trainer.ErrPreempted) {
+		return exitCode(jobs.ExitRequeue)
+	}
+	return err
+}
