@@ -201,14 +201,24 @@ func (c *Core) close(w *Work) {
 	}
 }
 
-// First notes the first byte of a generation, took after its dispatch.
+// First notes the first byte of a generation, took after its dispatch. took is 0
+// for an answer that is no stream: when its first token came is not known, and
+// the fit's guess stands in.
 func (c *Core) First(now time.Time, b *Batch, took time.Duration) []Action {
 	w := b.Segs[0].Work
-	if w.Class == backends.Interactive {
-		c.first.add(now, now.Sub(w.Arrival))
+	if b.first = took; took > 0 {
+		c.learn(b, took)
+	} else {
+		guess := time.Duration(c.fit(b.replica).Seconds(b.Tokens) * float64(time.Second))
+		b.first = min(guess, now.Sub(b.At))
 	}
-	b.first = took
-	c.learn(b, took)
+	at := b.At.Add(b.first)
+	if w.Class == backends.Interactive {
+		c.first.add(now, at.Sub(w.Arrival))
+	}
+	if at.After(w.due) {
+		c.order.classes[w.Class].count.Late++
+	}
 	return nil
 }
 
@@ -244,7 +254,12 @@ func (c *Core) Done(now time.Time, b *Batch, r Result) []Action {
 			c.answered(now, b, w)
 		case r.Outcome == Broken && c.again(now, b, s):
 		default:
-			c.order.classes[w.Class].count.Failed++
+			count := &c.order.classes[w.Class].count
+			if r.Outcome == Broken {
+				count.Failed++
+			} else {
+				count.Refused++
+			}
 			err := r.Err
 			if err == nil {
 				err = backends.ErrBadReply

@@ -31,6 +31,7 @@ func (b *Batcher) generate(ctx context.Context, t *ticket, batch *Batch) (*backe
 	}
 	if err != nil {
 		how := outcome(ctx, err)
+		b.broken(batch, how, err)
 		b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: how, Took: took, Err: err}})
 		if how == Dropped { // no message will come; in every other case one does, whatever ctx does now
 			return nil, context.Cause(ctx)
@@ -41,9 +42,10 @@ func (b *Batcher) generate(ctx context.Context, t *ticket, batch *Batch) (*backe
 		Queue: batch.At.Sub(t.work.Arrival), Engine: took,
 		Replica: batch.Replica.ID, BatchRows: 1, PromptTokens: t.req.Tokens,
 	}
-	reply.Body = &slot{
-		ReadCloser: reply.Body, b: b, batch: batch, start: start,
-		stream: strings.HasPrefix(reply.ContentType, "text/event-stream"),
+	stream := strings.HasPrefix(reply.ContentType, "text/event-stream")
+	reply.Body = &slot{ReadCloser: reply.Body, b: b, batch: batch, start: start, stream: stream}
+	if !stream {
+		took = 0 // the whole answer's time, not a first token's
 	}
 	b.tell(event{kind: evFirst, batch: batch, first: took})
 	return reply, nil

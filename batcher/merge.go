@@ -40,6 +40,7 @@ func (b *Batcher) merged(ctx context.Context, batch *Batch) {
 	rows, prompt, err := b.embed(ctx, batch, reqs)
 	took := time.Since(start)
 	r := Result{Took: took, Err: err, Outcome: outcome(ctx, err)}
+	b.broken(batch, r.Outcome, err)
 	if err == nil {
 		b.split(batch, segs, rows, prompt, took)
 	}
@@ -128,6 +129,14 @@ func apportion(total int, segs []Seg) []int {
 		}
 	}
 	return shares
+}
+
+// broken logs a call that an engine failed: a retry elsewhere hides it from the
+// caller, but not from whoever looks after the replica.
+func (b *Batcher) broken(batch *Batch, how Outcome, err error) {
+	if how == Broken {
+		b.log.Warn("call broken", "model", b.opt.Model, "replica", batch.Replica.ID, "rows", batch.Rows, "err", err)
+	}
 }
 
 // outcome sorts a call's end into what the core distinguishes.

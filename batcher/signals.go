@@ -18,8 +18,9 @@ type Signals struct {
 	Offline Load // of offline rows
 
 	// First is the latency that Target promises, of interactive requests:
-	// embeddings until the whole answer, generation until the first byte. Rest
-	// is generation from there to the end.
+	// embeddings until the whole answer, generation until the first byte, of
+	// answers that are no streams the wait and the fitted time to a first byte.
+	// Rest is generation from there to the end.
 	First, Rest Latency
 
 	Fits []ShapeFit // one per shape, sorted by its name
@@ -43,14 +44,15 @@ type ClassSignals struct {
 }
 
 // Counters count requests since the start. Arrived = Done + Shed + Expired +
-// Failed + Cancelled + those that wait or run.
+// Refused + Failed + Cancelled + those that wait or run.
 type Counters struct {
 	Arrived   uint64
 	Done      uint64
-	Late      uint64 // of Done (embeddings): after their due time
+	Late      uint64 // answered (generation: first byte) after they were due
 	Shed      uint64 // refused at once: queue full, draining
 	Expired   uint64 // failed while they waited: timeout, deadline, no replica
-	Failed    uint64
+	Refused   uint64 // by the engine, for what they asked (4xx)
+	Failed    uint64 // by the engine, for its own reasons
 	Cancelled uint64
 }
 

@@ -71,8 +71,8 @@ func TestSixtyCallers(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if s := b.Signals(time.Now()).Class[0]; s.Failed != 1 {
-			t.Errorf("%d failed, want the bad one alone: %+v", s.Failed, s)
+		if s := b.Signals(time.Now()).Class[0]; s.Refused != 1 {
+			t.Errorf("%d refused, want the bad one alone: %+v", s.Refused, s)
 		}
 	})
 }
@@ -181,7 +181,7 @@ func TestStorm(t *testing.T) {
 		var sum Counters
 		for _, c := range s.Class {
 			sum.Arrived += c.Arrived
-			sum.Done += c.Done + c.Shed + c.Expired + c.Failed + c.Cancelled
+			sum.Done += c.Done + c.Shed + c.Expired + c.Refused + c.Failed + c.Cancelled
 			if c.Queue != 0 || c.Rows != 0 || c.Tokens != 0 {
 				t.Errorf("left in the queue: %+v; replay with -seed=%d", c, *seed)
 			}
