@@ -186,7 +186,7 @@ func TestSeed(t *testing.T) {
 		req.Temperature, req.TopP, req.Seed = 1, 0.95, &seed
 		text, _, err := generate(e, req)
 		if err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
 		return text
 	}
@@ -194,6 +194,15 @@ func TestSeed(t *testing.T) {
 	if again := sample(1); again != one {
 		t.Errorf("seed 1 gave %q and %q", one, again)
 	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if crowd := sample(1); crowd != one {
+				t.Errorf("seed 1 gave %q alone and %q among others", one, crowd)
+			}
+		})
+	}
+	wg.Wait()
 	if two := sample(2); two == one {
 		t.Errorf("seeds 1 and 2 both gave %q", one)
 	}

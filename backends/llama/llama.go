@@ -221,10 +221,9 @@ func newSampler(req *serve.GenerateRequest) sampler {
 	if s.topP < 0 || s.topP > 1 {
 		s.topP = 1
 	}
-	seed := rand.Uint64()
+	s.seed = rand.Uint64()
 	if req.Seed != nil {
-		seed = uint64(*req.Seed)
+		s.seed = uint64(*req.Seed)
 	}
-	s.rng = rand.New(rand.NewPCG(seed, 0))
 	return s
 }
