@@ -1,0 +1,80 @@
+# Everything a person does with Aloft, by name. `make` alone lists it.
+SHELL := /bin/bash -o pipefail
+.DEFAULT_GOAL := help
+
+ENGINE := $(CURDIR)/.engine
+# Held under the race detector on every test run: what many goroutines meet in.
+CORE := ./arbiter ./backends/... ./batcher ./gateway ./jobs/... ./pool
+# Tests that read recorded traffic or larger models find them here, or skip.
+ifndef ALOFT_SHARED
+ifneq ($(wildcard ../shared),)
+export ALOFT_SHARED := $(abspath ../shared)
+endif
+endif
+# The header of NVIDIA's library marks half of itself deprecated.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+
+# Shuffled results are never cached, and one package runs at a time: many of
+# them start real engines, and two at once on two cores would measure each other.
+GOTEST := go test -count=1 -shuffle=on -p 1 -timeout 10m $(if $(V),-v)
+
+.PHONY: help build engine check structure test race fuzz bench demo serve image image-nvml vuln clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## bin/aloft, static but for the engine library it opens at run time
+	CGO_ENABLED=0 go build -trimpath -o bin/aloft ./cmd/aloft
+
+engine: ## fetch llama.cpp's shared libraries into .engine (once)
+	@configs/engine/fetch.sh $(ENGINE) >/dev/null
+
+check: structure ## gofmt, go vet, staticcheck, import table and size limits
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "gofmt -w would change:"; echo "$$bad"; exit 1; fi
+	go vet ./...
+	CGO_ENABLED=0 go vet ./cmd/... ./gpu/...
+	go tool staticcheck ./...
+
+structure:
+	go test -run '^TestStructure' ./cmd/aloft
+
+test: engine race ## all tests, shuffled, with real engines; the core also under the race detector (V=1: every test)
+	go build ./...
+	$(GOTEST) ./...
+
+race: engine
+	go build -race $(CORE)
+	$(GOTEST) -race $(CORE)
+
+FUZZTIME ?= 10s
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	@git grep -n '^func Fuzz' -- '*_test.go' | sed -E 's|^(.*)/[^/]*:[0-9]+:func (Fuzz[A-Za-z0-9_]*).*|\1 \2|' | while read -r dir name; do \
+		echo "== $$dir $$name"; go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$dir" || exit 1; done
+
+bench: build engine ## every benchmark program: BENCHMARKS.md and bench/out/*.json
+	go run ./cmd/bench all
+
+bench-%: build engine ## one of them: make bench-NAME
+	go run ./cmd/bench $*
+
+demo: build engine ## the whole idea in 90 seconds on this machine (FAST=1: 30 seconds)
+	bin/aloft demo $(if $(FAST),--fast) $(ARGS)
+
+serve: build engine ## a server with the quick start's models on 127.0.0.1:8080 (ARGS='--listen :0 ...')
+	bin/aloft serve $(ARGS)
+
+image: ## container image without cgo
+	docker build --target aloft -t aloft:dev .
+
+image-nvml: ## container image that reads NVIDIA GPUs
+	docker build --target nvml -t aloft:dev-nvml .
+
+# govulncheck exits 3 when it found something, 1 when it could not look.
+vuln: ## known faults in what we import, if the database can be reached
+	@go tool govulncheck ./... 2>bin/vuln.err; rc=$$?; \
+	if [ $$rc -eq 1 ] && grep -qiE 'fetching vulnerabilities|dial tcp|no such host|timeout|status|vuln\.go\.dev' bin/vuln.err; then \
+		echo "vulnerability database not reached, nothing was checked:"; tail -1 bin/vuln.err; exit 0; fi; \
+	cat bin/vuln.err >&2; exit $$rc
+
+clean: ## remove what was built and fetched
+	rm -rf bin bench/out $(ENGINE)
