@@ -13,8 +13,8 @@ import (
 // is passed on untouched where it has OpenAI's shape; engines also send
 // {"message":…}, {"detail":…} or plain text (research/gateways.md, error shape).
 func engineFault(status int, body []byte) error {
-	if status < 400 || status > 599 {
-		return errNotAnswer
+	if status < 400 || status > 599 || status == 401 || status == 403 {
+		return errNotAnswer // a refused key is ours, not the client's
 	}
 	f := fault{reason: reasonOf(status)}
 	f.Error = openai.Error{Status: status, Type: "invalid_request_error", Message: "the engine refused the request"}
@@ -51,8 +51,8 @@ type engineError struct{ f fault }
 
 func (e engineError) Error() string { return "engine: " + e.f.Message }
 
-// errNotAnswer is a status that an inference route cannot end with.
-var errNotAnswer = cause{"the engine answered with a status that is neither success nor failure", backends.ErrBadReply}
+// errNotAnswer is a status that a client cannot be told.
+var errNotAnswer = cause{"the engine's status is no answer to the request", backends.ErrBadReply}
 
 // unquote returns the text of a raw JSON string.
 func unquote(raw []byte) []byte {

@@ -229,6 +229,31 @@ func TestUnreadableRequests(t *testing.T) {
 	}
 }
 
+// curl asks before it sends a large body.
+func TestExpectContinue(t *testing.T) {
+	e := start(t, answer(200, `{"fine":true}`))
+	c, err := net.Dial("tcp", e.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	fmt.Fprintf(c, "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(embedBody))
+	r := bufio.NewReader(c)
+	if line, _ := r.ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 100 ") {
+		t.Fatalf("got %q, want 100", line)
+	}
+	r.ReadString('\n')
+	io.WriteString(c, embedBody)
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != 200 || string(body) != `{"fine":true}` {
+		t.Errorf("answer %d %s", resp.StatusCode, body)
+	}
+}
+
 func TestModels(t *testing.T) {
 	e := start(t, answer(200, "{}"))
 	const slashed = `{"id":"org/name:q8","object":"model","created":1700000000,"owned_by":"aloft","endpoints":["chat","completions","embeddings"]}`
@@ -324,6 +349,7 @@ func TestEngineErrorsKeepTheirStatus(t *testing.T) {
 		{422, `{"detail":"no"}`, `{"error":{"message":"no","type":"invalid_request_error","param":null,"code":null}}`, 422},
 		{400, `{"object":"error","message":"old vLLM"}`, `{"error":{"message":"old vLLM","type":"invalid_request_error","param":null,"code":null}}`, 400},
 		{500, `Internal Server Error`, `{"error":{"message":"the engine failed","type":"server_error","param":null,"code":null}}`, 500},
+		{401, own, `{"error":{"message":"the engine's answer was damaged","type":"server_error","param":null,"code":"bad_gateway"}}`, 502},
 		{302, ``, `{"error":{"message":"the engine's answer was damaged","type":"server_error","param":null,"code":"bad_gateway"}}`, 502},
 	} {
 		e := start(t, answer(tt.status, tt.body))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -77,8 +78,28 @@ func (s *Server) stream(x *exchange, a *ask) {
 	h.SetContentType("text/event-stream")
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no")
+	if !x.c.Request.Header.IsHTTP11() {
+		b.plain(x)
+		return
+	}
 	x.c.SetBodyStream(b, -1)
 	b.extend(time.Now())
+}
+
+// plain sends the stream without chunks, up to the connection's end: HTTP/1.0
+// knows no others, and fasthttp would send them all the same.
+func (b *stream) plain(x *exchange) {
+	head := fmt.Sprintf("HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"+
+		"X-Accel-Buffering: no\r\nX-Request-Id: %s\r\nConnection: close\r\n\r\n", x.id)
+	x.c.HijackSetNoResponse(true)
+	x.c.Hijack(func(conn net.Conn) { // in a goroutine of fasthttp's, which closes conn
+		defer b.Close()
+		b.deadline = conn.SetWriteDeadline
+		b.extend(time.Now())
+		if _, err := io.WriteString(conn, head); err == nil {
+			_, _ = b.WriteTo(conn) // an error ends the connection, as everything does here
+		}
+	})
 }
 
 // open submits and reads up to the first event.

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -170,4 +171,34 @@ func TestStreamHeartbeat(t *testing.T) {
 			t.Errorf("observed %d, want 422", o.Status)
 		}
 	})
+}
+
+// HTTP/1.0 has no chunks: the stream ends with the connection.
+func TestStreamOverHTTP10(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		script script
+		want   string
+		status int
+	}{
+		{"whole", plays(io.EOF, frameHel, frameFinish, frameDone), frameHel + frameFinish + frameDone, 200},
+		{"broken", plays(io.EOF, frameHel), frameHel + `data: {"error":{"message":"the engine's stream ended without a finish reason","type":"server_error","param":null,"code":"bad_gateway"}}` + "\n\n", 502},
+	} {
+		e := start(t, tt.script)
+		c, err := net.Dial("tcp", e.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(5 * time.Second))
+		fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.0\r\nX-Request-Id: old\r\nContent-Length: %d\r\n\r\n%s", len(streamBody), streamBody)
+		all, err := io.ReadAll(c)
+		head, body, _ := strings.Cut(string(all), "\r\n\r\n")
+		if err != nil || body != tt.want || !strings.Contains(head, "text/event-stream") || !strings.Contains(head, "X-Request-Id: old") {
+			t.Errorf("%s: head %q body %q (%v), want %q", tt.name, head, body, err, tt.want)
+		}
+		if o := e.ledger.wait(t); o.Status != tt.status {
+			t.Errorf("%s: observed %d, want %d", tt.name, o.Status, tt.status)
+		}
+	}
 }
