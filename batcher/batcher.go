@@ -35,9 +35,8 @@ type Replica struct {
 // Options say how one model is batched. Zero values take the defaults written
 // at each field.
 type Options struct {
-	Model       string // the served model's name, in answers
-	EngineModel string // what the engines call it, in merged calls; "" = Model
-	Merge       bool   // embeddings: merge across clients; false: generation, admission only
+	Model string // the served model's name, in answers; calls name it as the requests' bodies do
+	Merge bool   // embeddings: merge across clients; false: generation, admission only
 
 	MaxBatchRows   int           // rows in one merged call, 64
 	MaxBatchTokens int           // tokens in one merged call, 8192; the fit may choose less
@@ -98,7 +97,6 @@ func or[T comparable](v, def T) T {
 
 // withDefaults fills what was left zero.
 func (o Options) withDefaults() Options {
-	o.EngineModel = or(o.EngineModel, o.Model)
 	o.MaxBatchRows = or(o.MaxBatchRows, 64)
 	o.MaxBatchTokens = or(o.MaxBatchTokens, 8192)
 	o.MaxQueue = or(o.MaxQueue, 1024)

@@ -325,3 +325,34 @@ func TestGenerationHoldsASlotUntilItsBodyEnds(t *testing.T) {
 type scripted func(ctx context.Context) (*backends.Reply, error)
 
 func (f scripted) Do(ctx context.Context, _ *backends.Call) (*backends.Reply, error) { return f(ctx) }
+
+// Calls name the model as the engine does, answers as the client did.
+func TestModelNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked []byte
+		e := &engine{}
+		b := start(t, Options{Model: "served", Merge: true}, rep("a", spy{e, &asked}))
+		defer stop(t, b)
+		r := embedding("x")
+		r.Body = []byte(`{"model":"engine's","input":"x"}`)
+		got, err := b.Submit(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(got.Body)
+		if !bytes.Contains(asked, []byte(`"model":"engine's"`)) || !bytes.Contains(text, []byte(`"model":"served"`)) {
+			t.Errorf("asked %s, answered %s", asked, text)
+		}
+	})
+}
+
+// spy keeps the last body that its engine was sent.
+type spy struct {
+	*engine
+	body *[]byte
+}
+
+func (s spy) Do(ctx context.Context, call *backends.Call) (*backends.Reply, error) {
+	*s.body = call.Body
+	return s.engine.Do(ctx, call)
+}

@@ -85,6 +85,7 @@ type Core struct {
 	opt      Options
 	order    *order
 	replicas []*replica // ready ones, Offline first, then by Index
+	shared   int        // how many of them are not Offline
 	byID     map[string]*replica
 	flying   map[*Batch]struct{}
 	redo     []*Batch // halves of refused calls, served first
@@ -319,7 +320,7 @@ func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
 	for _, r := range c.replicas {
 		r.gone = true
 	}
-	c.replicas = c.replicas[:0]
+	c.replicas, c.shared = c.replicas[:0], 0
 	for _, n := range rs {
 		n.Slots = max(n.Slots, 1)
 		r := c.byID[n.ID]
@@ -329,6 +330,9 @@ func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
 		}
 		r.Replica, r.gone = n, false
 		c.replicas = append(c.replicas, r)
+		if !r.Offline {
+			c.shared++
+		}
 	}
 	for id, r := range c.byID {
 		if r.gone && r.busy == 0 {
@@ -435,7 +439,7 @@ func (c *Core) expire(now time.Time, w *Work) {
 	var err error = &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_timeout"}
 	if !w.Deadline.IsZero() && !now.Before(w.Deadline) {
 		err = fmt.Errorf("%w: %w", backends.ErrDeadline, err)
-	} else if !slices.ContainsFunc(c.replicas, func(r *replica) bool { return !r.Offline || w.Class == backends.Offline }) {
+	} else if c.shared == 0 && (w.Class != backends.Offline || len(c.replicas) == 0) {
 		err = &backends.RetryError{Err: backends.ErrUnavailable, After: c.retryAfter(), Reason: "no_replica"}
 	}
 	c.order.classes[w.Class].count.Expired++

@@ -113,7 +113,7 @@ func (c *Core) limit(r *replica) int {
 		return c.opt.MaxBatchTokens
 	}
 	f := c.fit(r)
-	return min(c.opt.MaxBatchTokens, max(f.Largest(c.opt.Target, len(c.replicas)), f.Knee()))
+	return min(c.opt.MaxBatchTokens, max(f.Largest(c.opt.Target, c.shared), f.Knee()))
 }
 
 // when decides whether lane l's serving work goes to r now; if not, it asks to

@@ -8,6 +8,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"aloft/backends"
 	"aloft/backends/openai"
 )
@@ -56,7 +58,7 @@ func (b *Batcher) embed(ctx context.Context, batch *Batch, reqs []*backends.Requ
 	}
 	call := &backends.Call{
 		Path: reqs[0].Endpoint.Path(), ID: reqs[0].ID,
-		Body: openai.AppendMergedEmbeddings(nil, b.opt.EngineModel, reqs),
+		Body: openai.AppendMergedEmbeddings(nil, gjson.GetBytes(reqs[0].Body, "model").Str, reqs),
 	}
 	reply, err := batch.Replica.Backend.Do(ctx, call)
 	if err != nil {
@@ -135,7 +137,7 @@ func apportion(total int, segs []Seg) []int {
 // caller, but not from whoever looks after the replica.
 func (b *Batcher) broken(batch *Batch, how Outcome, err error) {
 	if how == Broken {
-		b.log.Warn("call broken", "model", b.opt.Model, "replica", batch.Replica.ID, "rows", batch.Rows, "err", err)
+		b.log.Warn("call broken", "replica", batch.Replica.ID, "rows", batch.Rows, "err", err)
 	}
 }
 

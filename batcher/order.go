@@ -84,6 +84,7 @@ func (o *order) add(w *Work) {
 	}
 	q := o.tenant(l, w.Class, w.Tenant)
 	if q.account.queued == 0 { // back from idle: no credit for the time away
+		q.account = o.account(w.Class, w.Tenant) // the old one may have been dropped meanwhile
 		q.account.served = max(q.account.served, o.classes[w.Class].floor)
 	}
 	q.account.queued++

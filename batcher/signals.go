@@ -262,7 +262,7 @@ func (c *Core) shapes(s *Signals) {
 	for shape, f := range c.fits {
 		largest := c.opt.MaxBatchTokens
 		if c.opt.Target > 0 {
-			largest = min(largest, max(f.Largest(c.opt.Target, s.Replicas), f.Knee()))
+			largest = min(largest, max(f.Largest(c.opt.Target, c.shared), f.Knee()))
 		}
 		s.Fits = append(s.Fits, ShapeFit{
 			Shape: shape, Alpha: f.alpha, Beta: f.beta, Margin: f.margin, Known: f.Known(), Samples: f.samples,
