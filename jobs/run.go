@@ -95,22 +95,24 @@ func (m *Manager) release(id string, r *run) {
 // launch starts the processes. ctx stores (and outlives the caller), start
 // bounds the start.
 func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r *run) error {
+	id := j.ID // j is replaced below, while the run may already report
 	l := Launch{
 		Job: j, Slices: lent, Env: m.templates[j.Template].Env,
 		CheckpointDir: m.checkpointDir(j.ID), ResumeFrom: j.Progress.Checkpoint, Log: m.LogPath(j.ID),
-		Report: func(rep Report) { m.report(ctx, j.ID, r, rep) },
+		Report: func(rep Report) { m.report(ctx, id, r, rep) },
 	}
-	r.progress = j.Progress
-	note := ""
+	p, note := j.Progress, ""
 	if l.ResumeFrom != "" {
 		if _, err := os.Stat(l.ResumeFrom); err != nil {
 			note = fmt.Sprintf("checkpoint is gone, started over: %v", err)
-			l.ResumeFrom, r.progress = "", Progress{Resumes: j.Progress.Resumes, Total: j.Progress.Total}
+			l.ResumeFrom, p = "", Progress{Resumes: p.Resumes, Total: p.Total}
 		} else {
-			r.progress.Resumes++
+			p.Resumes++
 		}
 	}
-	r.began, r.from = time.Now(), r.progress.Done
+	r.mu.Lock()
+	r.progress, r.began, r.from = p, time.Now(), p.Done
+	r.mu.Unlock()
 	err := os.MkdirAll(l.CheckpointDir, 0o700)
 	if err == nil {
 		r.exec, err = m.opt.Executor.Start(start, l)
