@@ -110,7 +110,7 @@ func (s *Server) prepare(e backends.Endpoint, who caller, body []byte) (*ask, er
 	req := &backends.Request{
 		ID: who.id, Endpoint: e, Model: m.Name, Tenant: who.tenant, Class: who.class, Body: body,
 		Stream: scan.Stream, WantUsage: scan.WantUsage,
-		Inputs: scan.Inputs, MergeKey: scan.MergeKey, MaxTokens: scan.MaxTokens,
+		Inputs: scan.Inputs, MergeKey: scan.MergeKey, Base64: scan.Base64, MaxTokens: scan.MaxTokens,
 		Arrival: who.arrival, Deadline: who.deadline,
 	}
 	a := &ask{s: s, req: req, model: m}
