@@ -163,6 +163,7 @@ const (
 	BelowMin     Reason = "below_min"      // fewer replicas than configured
 	NeedsMore    Reason = "needs_more"     // the arrival envelope calls for more replicas
 	RiseAhead    Reason = "rise_ahead"     // the learned rise may come within the horizon
+	WarmPool     Reason = "warm_pool"      // no job waits: a ready replica costs nothing
 	SpareGone    Reason = "spare_gone"     // the shared spare is used up
 	Surplus      Reason = "surplus"        // serving needs less than it has
 	NoNeed       Reason = "free_slice"     // nobody holds the slice

@@ -90,12 +90,11 @@ func (p Policy) Decide(s Snapshot) Plan {
 	d.Slices = slices.Clone(s.Slices)
 	d.plan.Needs = map[string]Numbers{}
 	d.count()
-	for _, m := range d.Models {
-		d.supply(d.models[m.Name])
-	}
+	d.supply()
 	d.restoreSpare()
 	if s.Plan {
 		d.lendAll()
+		d.warmUp()
 	}
 	d.settings()
 	for name, c := range d.models {
@@ -148,25 +147,40 @@ func holder(s Slice) string {
 	return s.Model
 }
 
-// supply gives a model the replicas that it needs within the fast horizon: it
-// wakes, then starts, then reclaims, whichever comes first to hand.
-func (d *decision) supply(c *claim) {
-	for c.Have < c.Fast {
-		reason := RiseAhead
-		if c.Have < c.Need {
-			reason = NeedsMore
-		}
-		if c.Have < c.Min {
-			reason = BelowMin
-		}
-		if i := d.find(func(s Slice) bool { return s.Phase == Asleep && s.Model == c.Name && !s.Lent() }); i >= 0 {
-			d.move(i, Move{Action: Wake, Model: c.Name, Reason: reason}, c)
-		} else if i := d.find(func(s Slice) bool { return s.Phase == Free && !s.Lent() && fits(s.Shape, c.Needs) }); i >= 0 {
-			d.move(i, Move{Action: Start, Model: c.Name, Reason: reason}, c)
-		} else if !d.reclaim(c, reason) {
-			return
+// supply gives the models the replicas that they need within the fast horizon,
+// the most urgent step of all of them first: one model's rise ahead must not
+// take the slice that another needs to serve at all.
+func (d *decision) supply() {
+	for _, step := range []struct {
+		reason Reason
+		want   func(*claim) int
+	}{
+		{BelowMin, func(c *claim) int { return c.Min }},
+		{NeedsMore, func(c *claim) int { return c.Need }},
+		{RiseAhead, func(c *claim) int { return c.Fast }},
+	} {
+		for _, m := range d.Models {
+			c := d.models[m.Name]
+			for c.Have < step.want(c) && d.add(c, step.reason) {
+			}
 		}
 	}
+}
+
+// add wakes a replica, or starts one on a free slice or beside another model's
+// sleeper, or reclaims a slice for one: whichever comes first to hand.
+func (d *decision) add(c *claim, reason Reason) bool {
+	if i := d.find(func(s Slice) bool { return s.Phase == Asleep && s.Model == c.Name && !s.Lent() }); i >= 0 {
+		d.move(i, Move{Action: Wake, Model: c.Name, Reason: reason}, c)
+		return true
+	}
+	for _, phase := range []Phase{Free, Asleep} {
+		if i := d.smallest(phase, c.Needs); i >= 0 {
+			d.move(i, Move{Action: Start, Model: c.Name, Reason: reason}, c)
+			return true
+		}
+	}
+	return d.reclaim(c, reason)
 }
 
 // restoreSpare reclaims when needs have grown into the shared spare.
@@ -235,7 +249,12 @@ func (d *decision) lendAll() {
 			slow++
 		}
 	}
-	gave := map[string]bool{}
+	gave := map[string]bool{} // one lend of each model in flight
+	for _, s := range d.Slices {
+		if s.Moving && s.Lent() {
+			gave[s.Model] = true
+		}
+	}
 	for _, j := range waiting {
 		if !j.Waits() {
 			continue
@@ -244,7 +263,11 @@ func (d *decision) lendAll() {
 		if i < 0 {
 			continue
 		}
-		if reason, ok := d.mayLend(j, from, slow); !ok {
+		serves := from
+		if d.Slices[i].Phase != Ready {
+			serves = nil // nothing goes out: no wait to pay for it
+		}
+		if reason, ok := d.mayLend(j, serves, slow); !ok {
 			d.hold(i, j, from, reason)
 			continue
 		}
@@ -259,8 +282,7 @@ func (d *decision) lendAll() {
 }
 
 // candidate picks the slice to lend to j: a free one, then one with a sleeper
-// on it, then the surplus of the model that has most. Jobs that save first
-// prefer slices that nobody will want back.
+// on it, then the surplus of the model that has most; of equals the smallest.
 func (d *decision) candidate(j Job, gave map[string]bool) (int, *claim) {
 	best, bestRank := -1, math.MaxInt
 	var from *claim
@@ -275,11 +297,11 @@ func (d *decision) candidate(j Job, gave map[string]bool) (int, *claim) {
 		case s.Phase == Asleep:
 			rank = 1
 		case s.Phase == Ready && c != nil && c.Have > c.Fast && !gave[s.Model] && d.Mode != ModeStatic:
-			rank = 100 - (c.Have - c.Fast)
+			rank = math.MaxInt32 - (c.Have - c.Fast) // after all idle slices
 		default:
 			continue
 		}
-		if rank < bestRank {
+		if rank < bestRank || rank == bestRank && s.Shape.Weight() < d.Slices[best].Shape.Weight() {
 			best, bestRank, from = i, rank, c
 		}
 	}
@@ -317,13 +339,15 @@ func (d *decision) lendTo(i int, j Job, from *claim) {
 	m := Move{Action: Lend, Job: j.ID, Reason: NoNeed}
 	var lender Model
 	if from != nil {
-		lender, m.Model, m.Reason, m.Why = from.Model, from.Name, Surplus, from.Numbers
+		lender, m.Model, m.Why = from.Model, from.Name, from.Numbers
+		m.Why.Cost = from.Back
 		if d.Slices[i].Phase == Ready {
 			from.Have--
+			m.Reason = Surplus
+			m.Why.Cost = from.Out + from.Back
+			m.Why.For = d.Now.Sub(from.SurplusFrom)
+			m.Why.Gain = m.Why.For // what lasted t is expected to last t again
 		}
-		m.Why.Cost = from.Out + from.Back
-		m.Why.For = d.Now.Sub(from.SurplusFrom)
-		m.Why.Gain = m.Why.For // what lasted t is expected to last t again
 	}
 	d.lent++
 	m.Why.Lent, m.Why.Lendable = d.lent, d.lendable
@@ -352,6 +376,31 @@ func (d *decision) settings() {
 			set.Eta = d.MaxEta * min(1, (*c.Room-d.LendAbove)/(1-d.LendAbove))
 		}
 		d.plan.Settings = append(d.plan.Settings, set)
+	}
+}
+
+// smallest finds the slice in a phase, held by nobody, that wastes least.
+func (d *decision) smallest(phase Phase, needs gpu.Shape) int {
+	best := -1
+	for i, s := range d.Slices {
+		if s.Phase == phase && !s.Moving && !s.Lent() && fits(s.Shape, needs) && (best < 0 || s.Shape.Weight() < d.Slices[best].Shape.Weight()) {
+			best = i
+		}
+	}
+	return best
+}
+
+// warmUp fills free slices with replicas while no job waits: they cost nothing
+// then, and a later reclaim finds a sleeper instead of an empty slice.
+func (d *decision) warmUp() {
+	if slices.ContainsFunc(d.Jobs, Job.Waits) {
+		return
+	}
+	for _, m := range d.Models {
+		c := d.models[m.Name]
+		if i := d.smallest(Free, c.Needs); i >= 0 && c.Have > 0 && c.Have < c.Max {
+			d.move(i, Move{Action: Start, Model: c.Name, Reason: WarmPool}, c)
+		}
 	}
 }
 

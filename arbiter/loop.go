@@ -243,29 +243,52 @@ func (a *Arbiter) observe(ctx context.Context, now time.Time) (Snapshot, error) 
 			placed[p.Slice] = p
 		}
 	}
-	jobs := map[string]*Job{}
+	jobs, holds := map[string]*Job{}, map[string]string{}
 	for i := range s.Jobs {
-		jobs[s.Jobs[i].ID] = &s.Jobs[i]
+		j := &s.Jobs[i]
+		jobs[j.ID], j.Have = j, len(j.Slices)
+		for _, id := range j.Slices {
+			holds[id] = j.ID
+		}
 	}
 	for _, d := range devices {
 		for _, g := range d.Slices {
-			s.Slices = append(s.Slices, a.slice(g, d.Health.OK, placed[g.ID], leases[g.ID], jobs))
+			l := a.reconcile(g.ID, leases[g.ID], jobs[holds[g.ID]])
+			if j := jobs[l.Job]; j != nil && holds[g.ID] != l.Job {
+				j.Have++ // on its way there
+			}
+			s.Slices = append(s.Slices, join(g, d.Health.OK, placed[g.ID], l, jobs[l.Job]))
 		}
 	}
 	return s, nil
 }
 
-// slice joins what the keepers of a slice report of it. A settled lease whose
-// job has let go is dropped: the job ended by itself.
-func (a *Arbiter) slice(g gpu.Slice, healthy bool, p Placed, l Lease, jobs map[string]*Job) Slice {
+// reconcile makes a settled lease say what the keeper of the jobs says: a job
+// that let go ended by itself, and one that holds a slice without a lease (a
+// move failed half-way) is given one, so that nobody else gets the slice.
+func (a *Arbiter) reconcile(slice string, l Lease, holder *Job) Lease {
+	id := ""
+	if holder != nil {
+		id = holder.ID
+	}
+	if l.Moving || l.Job == id {
+		return l
+	}
+	l = Lease{Gen: l.Gen + 1, Job: id, Since: time.Now()}
+	if holder != nil {
+		l.Bound = a.opt.Policy.Bound(*holder, Model{})
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.state.leases[slice] = l
+	return l
+}
+
+// join makes one slice of what its keepers report.
+func join(g gpu.Slice, healthy bool, p Placed, l Lease, job *Job) Slice {
 	s := Slice{Slice: g, Phase: Free, Model: p.Model, Job: l.Job, Moving: l.Moving, To: l.To, Since: l.Since}
 	if p.Slice != "" {
 		s.Phase = p.Phase
-	}
-	job := jobs[l.Job]
-	if l.Job != "" && !l.Moving && (job == nil || !slices.Contains(job.Slices, g.ID)) {
-		a.release(g.ID, l)
-		s.Job, l.Job = "", ""
 	}
 	switch {
 	case !healthy:
@@ -280,16 +303,5 @@ func (a *Arbiter) slice(g gpu.Slice, healthy bool, p Placed, l Lease, jobs map[s
 	case l.Job != "" && p.Phase != Draining:
 		s.Phase = JobRuns
 	}
-	if job != nil && l.Job != "" {
-		job.Have++
-	}
 	return s
-}
-
-func (a *Arbiter) release(slice string, was Lease) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if l := a.state.leases[slice]; l.Gen == was.Gen && !l.Moving {
-		a.state.leases[slice] = Lease{Gen: l.Gen + 1, Since: time.Now()}
-	}
 }

@@ -103,8 +103,11 @@ func (a *Arbiter) settle(o outcome) {
 	l.Moving, l.Leaving, l.To, l.Since = false, false, "", now
 	if o.err != nil {
 		r.Outcome, r.Error = "failed", o.err.Error()
-		if o.move.Action == Lend {
+		switch o.move.Action {
+		case Lend:
 			l.Job = "" // forget
+		case Reclaim:
+			l.Job = o.move.Job // still its borrower's, until its keeper says otherwise
 		}
 	}
 	st.ledger.Lose(o.lost)
@@ -129,7 +132,9 @@ func (a *Arbiter) settle(o outcome) {
 	l.Gen++
 	st.leases[o.move.Slice] = l
 	a.record(r)
-	a.Kick()
+	if o.err == nil {
+		a.Kick() // a failed move is tried again by the next look, not at once
+	}
 }
 
 // record keeps a decision or its outcome, logs it once, and appends it to the journal.

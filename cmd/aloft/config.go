@@ -108,6 +108,7 @@ type ArbiterConfig struct {
 	Hold         time.Duration `yaml:"hold"`
 	AfterReclaim time.Duration `yaml:"after_reclaim"`
 	MinSamples   int           `yaml:"min_samples"`
+	Rho          float64       `yaml:"rho"`
 	Window       time.Duration `yaml:"window"`
 	RiseQuantile float64       `yaml:"rise_quantile"`
 	FastHorizon  time.Duration `yaml:"fast_horizon"`
@@ -206,7 +207,7 @@ func defaults() Config {
 		Log:    LogConfig{Level: "info", Format: "text"},
 		Node:   NodeConfig{Devices: "auto", Simulated: []SimulatedGPU{{Family: "A100-80GB", Layout: slices.Repeat([]string{"1g.10gb"}, 7)}}},
 		Arbiter: ArbiterConfig{Mode: "lend", Guard: 500 * time.Millisecond, Plan: 10 * time.Second,
-			Hold: 30 * time.Second, AfterReclaim: 60 * time.Second, MinSamples: 100, Window: 30 * time.Second,
+			Hold: 30 * time.Second, AfterReclaim: 60 * time.Second, MinSamples: 100, Rho: 0.8, Window: 30 * time.Second,
 			RiseQuantile: 0.999, FastHorizon: 5 * time.Second, SlowHorizon: 35 * time.Second,
 			LendAbove: 0.35, ReclaimBelow: 0.15, Spare: 1, MaxEta: 0.8,
 			Budget: BudgetConfig{Detect: time.Second, Kill: 5 * time.Second, Back: 30 * time.Second}},
@@ -403,7 +404,7 @@ func (c *Config) simulated() simulated.Options {
 func (c *Config) policy() arbiter.Policy {
 	a := c.Arbiter
 	return arbiter.Policy{Mode: arbiter.Mode(a.Mode), LendAbove: a.LendAbove, ReclaimBelow: a.ReclaimBelow, Hold: a.Hold,
-		AfterReclaim: a.AfterReclaim, MinSamples: a.MinSamples, Rho: 0.8, Spare: a.Spare, MaxEta: a.MaxEta,
+		AfterReclaim: a.AfterReclaim, MinSamples: a.MinSamples, Rho: a.Rho, Spare: a.Spare, MaxEta: a.MaxEta,
 		Budget: arbiter.Budget{Detect: a.Budget.Detect, Kill: a.Budget.Kill, Back: a.Budget.Back}}
 }
 

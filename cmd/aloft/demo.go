@@ -1,9 +1,385 @@
 package main
 
-import "context"
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/term"
+
+	"aloft/configs"
+	"aloft/gpu/proc"
+	"aloft/loadgen"
+	"aloft/loadgen/arrivals"
+)
 
 type demoCmd struct {
-	Fast bool `help:"30 seconds."`
+	Config string `help:"Another configuration than the quick start; it needs models aloft-encoder and aloft-lm." type:"existingfile" placeholder:"FILE"`
+	Fast   bool   `help:"About 30 seconds, for CI: attainment is printed, not judged."`
+	JSON   string `help:"Write the figures here." placeholder:"FILE"`
+	Seed   uint64 `help:"Decides arrivals and texts." default:"1"`
+	Keep   string `help:"Keep the data folder here, with logs and journal." placeholder:"DIR"`
 }
 
-func (c *demoCmd) Run(ctx context.Context) error { return nil }
+// shape of the demo: how long each phase lasts and how much is asked.
+type shapeOfDemo struct {
+	warm                time.Duration
+	steady, burst, calm time.Duration
+	rows, steps         int
+	settle              time.Duration // most that batch and training may take afterwards
+}
+
+func (c *demoCmd) shape() shapeOfDemo {
+	if c.Fast {
+		return shapeOfDemo{2 * time.Second, 8 * time.Second, 6 * time.Second, 8 * time.Second, 3000, 160, 60 * time.Second}
+	}
+	return shapeOfDemo{3 * time.Second, 24 * time.Second, 20 * time.Second, 30 * time.Second, 12000, 700, 120 * time.Second}
+}
+
+// pace is the least time of a training step: the demo's machine has other work.
+const pace = 40 * time.Millisecond
+
+// Shares of one replica's measured rate that the interactive load asks for.
+// The burst is more than one replica may be given (rho) and less than the
+// machine has.
+const (
+	encoderSteady, encoderBurst = 0.10, 0.55
+	lmSteady, lmBurst           = 0.12, 0.80
+	chatTokens                  = 24
+)
+
+// demo is one run of the demonstration against a server of its own.
+type demo struct {
+	*demoCmd
+	shape     shapeOfDemo
+	data      string
+	server    *proc.Process
+	api       *client
+	out       io.Writer
+	sentences []string
+	batch     string // ids
+	training  string
+	targets   map[string]time.Duration
+	rates     rates
+	loaded    *loadgen.Report
+	report    demoReport
+}
+
+// Run implements kong's command.
+func (c *demoCmd) Run(ctx context.Context) (err error) {
+	d := &demo{demoCmd: c, shape: c.shape(), out: os.Stdout}
+	if d.data, err = c.folder(); err != nil {
+		return err
+	}
+	if c.Keep == "" {
+		defer os.RemoveAll(d.data)
+	}
+	sc := bufio.NewScanner(bytes.NewReader(configs.Sentences))
+	for sc.Scan() {
+		d.sentences = append(d.sentences, sc.Text())
+	}
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	defer func() { // also on an error: nothing is left running
+		if d.server != nil {
+			d.server.Stop(30 * time.Second)
+		}
+	}()
+	for _, step := range []func(context.Context) error{d.calibrate, d.submit, d.load, d.settle, d.collect} {
+		if err := step(ctx); err != nil {
+			return fmt.Errorf("demo: %w (server log: %s)", err, d.logTail())
+		}
+	}
+	if err := d.stop(); err != nil {
+		return err
+	}
+	return d.finish()
+}
+
+func (c *demoCmd) folder() (string, error) {
+	if c.Keep != "" {
+		return c.Keep, os.MkdirAll(c.Keep, 0o755)
+	}
+	return os.MkdirTemp("", "aloft-demo-")
+}
+
+// start runs the real server as a child process and waits until it is ready.
+func (d *demo) start(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(d.data, "serve.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the child has its own copy
+	args := []string{"serve", "--data", d.data, "--listen", "127.0.0.1:0", "--log-level", "debug"}
+	if d.Config != "" {
+		args = append(args, "--config", d.Config)
+	}
+	var hello bytes.Buffer
+	d.server, err = proc.Start(ctx, proc.Spec{Name: "demo server", Path: self, Args: args, Env: append(proc.BaseEnv(), aloftEnv()...), Stdout: log, Stderr: log})
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(60 * time.Second)
+	for {
+		if b, err := os.ReadFile(filepath.Join(d.data, "run", "address")); err == nil {
+			d.api = &client{base: strings.TrimSpace(string(b))}
+			if s, err := d.status(ctx); err == nil && d.warm(s) {
+				break
+			}
+		}
+		select {
+		case <-d.server.Done():
+			return fmt.Errorf("the server ended: %s", d.logTail())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the server was not ready in a minute: %s", d.logTail())
+		}
+	}
+	text, _ := os.ReadFile(filepath.Join(d.data, "serve.log"))
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "time=") {
+			hello.WriteString(line)
+		}
+	}
+	_, err = d.out.Write(hello.Bytes())
+	return err
+}
+
+// warm reports whether every model has a ready replica.
+func (d *demo) warm(s Status) bool {
+	for _, m := range s.Models {
+		if m.State != "ready" {
+			return false
+		}
+	}
+	return len(s.Models) > 0
+}
+
+// aloftEnv hands on the variables that say where the engine library is.
+func aloftEnv() []string {
+	if lib := os.Getenv("ALOFT_ENGINE_LIB"); lib != "" {
+		return []string{"ALOFT_ENGINE_LIB=" + lib}
+	}
+	return nil
+}
+
+func (d *demo) logTail() string {
+	b, _ := os.ReadFile(filepath.Join(d.data, "serve.log"))
+	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if !strings.Contains(lines[i], "level=DEBUG") {
+			return lines[i]
+		}
+	}
+	return "empty"
+}
+
+func (d *demo) status(ctx context.Context) (Status, error) {
+	var s Status
+	return s, d.api.call(ctx, http.MethodGet, "/aloft/v1/status", nil, &s)
+}
+
+// rates of the load, in requests a second.
+type rates struct{ encoderSteady, encoderBurst, lmSteady, lmBurst float64 }
+
+// calibrate warms up and measures what one replica of each model does on this
+// machine with both at full load, so that the burst asks for more than one
+// replica may be given on any machine.
+func (d *demo) calibrate(ctx context.Context) error {
+	fmt.Fprint(d.out, "measuring one replica of each model ... ")
+	s, err := d.status(ctx)
+	if err != nil {
+		return err
+	}
+	d.targets = map[string]time.Duration{}
+	for _, m := range s.Models {
+		d.targets[m.Name] = time.Duration(m.Target * float64(time.Millisecond))
+	}
+	const texts, streams = 32, 4
+	var embedded, chatted atomic.Int64
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	until, cancel := context.WithTimeout(ctx, d.shape.warm)
+	defer cancel()
+	began := time.Now()
+	loop := func(n int, path string, body func(i int) any, each int64, count *atomic.Int64) {
+		for range n {
+			all.Go(func() {
+				for i := 0; until.Err() == nil; i++ {
+					var answer json.RawMessage
+					if e := d.api.call(until, http.MethodPost, path, body(i), &answer); e != nil && until.Err() == nil {
+						mu.Lock()
+						err = e
+						mu.Unlock()
+						return
+					}
+					if until.Err() == nil {
+						count.Add(each)
+					}
+				}
+			})
+		}
+	}
+	loop(2, "/v1/embeddings", func(i int) any {
+		from := i * texts % (len(d.sentences) - texts)
+		return map[string]any{"model": "aloft-encoder", "input": d.sentences[from : from+texts]}
+	}, texts, &embedded)
+	loop(streams, "/v1/chat/completions", func(i int) any {
+		return map[string]any{"model": "aloft-lm", "max_tokens": chatTokens, "messages": []any{map[string]string{"role": "user", "content": d.sentences[i]}}}
+	}, 1, &chatted)
+	all.Wait()
+	if err != nil {
+		return fmt.Errorf("warm-up: %w", err)
+	}
+	took := time.Since(began).Seconds()
+	e, l := float64(embedded.Load())/took, float64(chatted.Load())/took
+	if e == 0 || l == 0 {
+		return fmt.Errorf("warm-up: %d texts and %d chats in %.0f s: this machine is too busy", embedded.Load(), chatted.Load(), took)
+	}
+	d.rates = rates{encoderSteady * e, encoderBurst * e, lmSteady * l, lmBurst * l}
+	fmt.Fprintf(d.out, "aloft-encoder %.0f texts/s, aloft-lm %.1f chats/s of %d tokens\n", e, l, chatTokens)
+	return nil
+}
+
+// submit queues the batch and the training job.
+func (d *demo) submit(ctx context.Context) error {
+	var rows bytes.Buffer
+	enc := json.NewEncoder(&rows)
+	for i, s := range d.sentences[:d.shape.rows] {
+		if err := enc.Encode(map[string]any{"custom_id": fmt.Sprintf("row-%d", i), "method": "POST", "url": "/v1/embeddings",
+			"body": map[string]any{"model": "aloft-encoder", "input": s}}); err != nil {
+			return err
+		}
+	}
+	file, err := d.api.upload(ctx, "sentences.jsonl", &rows)
+	if err != nil {
+		return err
+	}
+	var b batchObject
+	if err := d.api.call(ctx, http.MethodPost, "/v1/batches", map[string]string{"input_file_id": file, "endpoint": "/v1/embeddings", "completion_window": "24h"}, &b); err != nil {
+		return err
+	}
+	var j jobObject
+	params := map[string]any{"steps": d.shape.steps, "seed": d.Seed, "pace_ms": pace.Milliseconds()}
+	if err := d.api.call(ctx, http.MethodPost, "/aloft/v1/jobs", map[string]any{"template": "train-demo", "params": params}, &j); err != nil {
+		return err
+	}
+	d.batch, d.training = b.ID, j.ID
+	fmt.Fprintf(d.out, "queued: %s (%d sentences to embed), %s (%d training steps)\n", b.ID, d.shape.rows, j.ID, d.shape.steps)
+	return nil
+}
+
+// load puts the interactive traffic on the server, with the live screen beside it.
+func (d *demo) load(ctx context.Context) error {
+	phase := func(rate [3]float64) []arrivals.Phase {
+		p := func(name string, long time.Duration, rate float64) arrivals.Phase {
+			return arrivals.Phase{Name: name, Duration: long, Process: arrivals.Process{Kind: arrivals.Poisson, Rate: rate}}
+		}
+		return []arrivals.Phase{p("steady", d.shape.steady, rate[0]), p("burst", d.shape.burst, rate[1]), p("calm", d.shape.calm, rate[2])}
+	}
+	r := d.rates
+	opt := loadgen.Options{Name: "aloft demo", Seed: d.Seed, Drain: 15 * time.Second, Workloads: []loadgen.Workload{
+		{Name: "embed", Kind: loadgen.Embeddings, URL: d.api.base, Model: "aloft-encoder", Texts: d.sentences, Target: d.targets["aloft-encoder"],
+			Phases: phase([3]float64{r.encoderSteady, r.encoderBurst, r.encoderSteady})},
+		{Name: "chat", Kind: loadgen.Chat, URL: d.api.base, Model: "aloft-lm", Texts: d.sentences, Stream: true, MaxTokens: chatTokens, TTFTTarget: d.targets["aloft-lm"],
+			Phases: phase([3]float64{r.lmSteady, r.lmBurst, r.lmSteady})},
+	}}
+	fmt.Fprintf(d.out, "load: embeddings %.1f/s, burst %.1f/s; chat streams %.1f/s, burst %.1f/s\n\n", r.encoderSteady, r.encoderBurst, r.lmSteady, r.lmBurst)
+	watch, stop := context.WithCancel(ctx)
+	var screenDone sync.WaitGroup
+	screenDone.Go(func() { d.watch(watch, time.Now()) })
+	report, err := loadgen.Run(ctx, opt)
+	stop()
+	screenDone.Wait()
+	if err == nil && report.Interrupted {
+		err = context.Cause(ctx)
+	}
+	d.loaded = report
+	return err
+}
+
+// watch draws the screen each second: a picture on a terminal, a line elsewhere.
+func (d *demo) watch(ctx context.Context, began time.Time) {
+	live := false
+	if f, ok := d.out.(*os.File); ok {
+		live = term.IsTerminal(int(f.Fd()))
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		s, err := d.status(ctx)
+		if err != nil {
+			continue // ctx ended, or the next second tells
+		}
+		age := time.Since(began)
+		name := "calm"
+		switch {
+		case age < d.shape.steady:
+			name = "steady"
+		case age < d.shape.steady+d.shape.burst:
+			name = "burst"
+		case age > d.shape.steady+d.shape.burst+d.shape.calm:
+			name = "settle"
+		}
+		if live {
+			fmt.Fprintf(d.out, "\033[H\033[2JALOFT DEMO  %3.0f s  %s\n\n%s", age.Seconds(), strings.ToUpper(name), screen(s))
+		} else if n%2 == 0 {
+			fmt.Fprintln(d.out, demoLine(age, name, s))
+		}
+	}
+}
+
+// demoLine is the screen in one line, for logs and dumb terminals.
+func demoLine(age time.Duration, phase string, s Status) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%3.0fs %-6s |", age.Seconds(), phase)
+	for _, sl := range s.Slices {
+		who := first(strings.TrimPrefix(sl.Model, "aloft-"), "-")
+		if sl.Job != "" {
+			who = "train"
+			if strings.HasPrefix(sl.Job, "batch") {
+				who = "batch"
+			}
+		}
+		if sl.Phase != "ready" && sl.Phase != "free" && sl.Phase != "job_runs" {
+			who += "(" + sl.Phase + ")"
+		}
+		fmt.Fprintf(&b, " %s", who)
+	}
+	for _, m := range s.Models {
+		room := "none"
+		if m.Headroom != nil {
+			room = fmt.Sprintf("%.0f%%", 100**m.Headroom)
+		}
+		fmt.Fprintf(&b, " | %s needs %d, headroom %s, queue %d+%d", strings.TrimPrefix(m.Name, "aloft-"), m.Fast, room,
+			m.Queue["interactive"]+m.Queue["standard"], m.Queue["offline"])
+	}
+	for _, j := range s.Jobs {
+		fmt.Fprintf(&b, " | %s %d/%d", j.Kind, j.Done, j.Total)
+	}
+	fmt.Fprintf(&b, " | lent %d/%d, aloft %.0f%%", s.Arbiter.Lent, s.Arbiter.Lendable, 100*s.Ledger.Aloft)
+	return b.String()
+}
