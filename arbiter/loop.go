@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -257,7 +256,11 @@ func (a *Arbiter) observe(ctx context.Context, now time.Time) (Snapshot, error) 
 			if j := jobs[l.Job]; j != nil && holds[g.ID] != l.Job {
 				j.Have++ // on its way there
 			}
-			s.Slices = append(s.Slices, join(g, d.Health.OK, placed[g.ID], l, jobs[l.Job]))
+			sl := join(g, placed[g.ID], l, jobs[l.Job])
+			if !d.Health.OK {
+				sl.Phase = Unhealthy
+			}
+			s.Slices = append(s.Slices, sl)
 		}
 	}
 	return s, nil
@@ -285,14 +288,12 @@ func (a *Arbiter) reconcile(slice string, l Lease, holder *Job) Lease {
 }
 
 // join makes one slice of what its keepers report.
-func join(g gpu.Slice, healthy bool, p Placed, l Lease, job *Job) Slice {
+func join(g gpu.Slice, p Placed, l Lease, job *Job) Slice {
 	s := Slice{Slice: g, Phase: Free, Model: p.Model, Job: l.Job, Moving: l.Moving, To: l.To, Since: l.Since}
 	if p.Slice != "" {
 		s.Phase = p.Phase
 	}
 	switch {
-	case !healthy:
-		s.Phase = Unhealthy
 	case l.Moving && l.Leaving:
 		s.Phase = Checkpoint
 		if p.Phase == Loading || p.Phase == Ready { // the job has left, the claimant comes
