@@ -36,7 +36,10 @@ func (r remote) client() *client {
 
 // client speaks to a server's API. Replies are bounded by maxReply, except
 // downloads.
-type client struct{ base, key string }
+type client struct {
+	base, key string
+	class     string // x-aloft-priority; "" = the key's own
+}
 
 const maxReply = 64 << 20
 
@@ -55,6 +58,9 @@ func (c *client) open(ctx context.Context, method, path, contentType string, bod
 	}
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
+	}
+	if c.class != "" {
+		req.Header.Set("x-aloft-priority", c.class)
 	}
 	if c.key != "" {
 		req.Header.Set("Authorization", "Bearer "+c.key)

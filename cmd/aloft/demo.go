@@ -49,12 +49,12 @@ func (c *demoCmd) shape() shapeOfDemo {
 // pace is the least time of a training step: the demo's machine has other work.
 const pace = 40 * time.Millisecond
 
-// Shares of one replica's measured rate that the interactive load asks for.
-// The burst is more than one replica may be given (rho) and less than the
-// machine has.
+// Shares of one replica's measured rate that the interactive load asks for: the
+// burst is far more than one replica may be given (the quick start's rho) and
+// less than the machine has.
 const (
-	encoderSteady, encoderBurst = 0.10, 0.55
-	lmSteady, lmBurst           = 0.12, 0.80
+	encoderSteady, encoderBurst = 0.07, 0.65
+	lmSteady, lmBurst           = 0.15, 0.60
 	chatTokens                  = 24
 )
 
@@ -70,14 +70,18 @@ type demo struct {
 	batch     string // ids
 	training  string
 	targets   map[string]time.Duration
-	rates     rates
-	loaded    *loadgen.Report
+	chats     float64 // one replica's, a second, as measured
+	perText   float64 // tokens
+	phase     atomic.Pointer[string]
+	loaded    []*loadgen.Report
 	report    demoReport
 }
 
 // Run implements kong's command.
 func (c *demoCmd) Run(ctx context.Context) (err error) {
 	d := &demo{demoCmd: c, shape: c.shape(), out: os.Stdout}
+	start := "start"
+	d.phase.Store(&start)
 	if d.data, err = c.folder(); err != nil {
 		return err
 	}
@@ -197,9 +201,6 @@ func (d *demo) status(ctx context.Context) (Status, error) {
 	return s, d.api.call(ctx, http.MethodGet, "/aloft/v1/status", nil, &s)
 }
 
-// rates of the load, in requests a second.
-type rates struct{ encoderSteady, encoderBurst, lmSteady, lmBurst float64 }
-
 // calibrate warms up and measures what one replica of each model does on this
 // machine with both at full load, so that the burst asks for more than one
 // replica may be given on any machine.
@@ -214,7 +215,10 @@ func (d *demo) calibrate(ctx context.Context) error {
 		d.targets[m.Name] = time.Duration(m.Target * float64(time.Millisecond))
 	}
 	const texts, streams = 32, 4
+	api := *d.api
+	api.class = "standard" // measured apart from interactive latencies
 	var embedded, chatted atomic.Int64
+	prompt := map[*atomic.Int64]*atomic.Int64{&embedded: {}, &chatted: {}}
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	until, cancel := context.WithTimeout(ctx, d.shape.warm)
@@ -224,8 +228,12 @@ func (d *demo) calibrate(ctx context.Context) error {
 		for range n {
 			all.Go(func() {
 				for i := 0; until.Err() == nil; i++ {
-					var answer json.RawMessage
-					if e := d.api.call(until, http.MethodPost, path, body(i), &answer); e != nil && until.Err() == nil {
+					var answer struct {
+						Usage struct {
+							Prompt int `json:"prompt_tokens"`
+						}
+					}
+					if e := api.call(until, http.MethodPost, path, body(i), &answer); e != nil && until.Err() == nil {
 						mu.Lock()
 						err = e
 						mu.Unlock()
@@ -233,6 +241,7 @@ func (d *demo) calibrate(ctx context.Context) error {
 					}
 					if until.Err() == nil {
 						count.Add(each)
+						prompt[count].Add(int64(answer.Usage.Prompt))
 					}
 				}
 			})
@@ -250,12 +259,12 @@ func (d *demo) calibrate(ctx context.Context) error {
 		return fmt.Errorf("warm-up: %w", err)
 	}
 	took := time.Since(began).Seconds()
-	e, l := float64(embedded.Load())/took, float64(chatted.Load())/took
-	if e == 0 || l == 0 {
+	d.chats = float64(chatted.Load()) / took
+	if embedded.Load() == 0 || d.chats == 0 {
 		return fmt.Errorf("warm-up: %d texts and %d chats in %.0f s: this machine is too busy", embedded.Load(), chatted.Load(), took)
 	}
-	d.rates = rates{encoderSteady * e, encoderBurst * e, lmSteady * l, lmBurst * l}
-	fmt.Fprintf(d.out, "aloft-encoder %.0f texts/s, aloft-lm %.1f chats/s of %d tokens\n", e, l, chatTokens)
+	d.perText = float64(prompt[&embedded].Load()) / float64(embedded.Load())
+	fmt.Fprintf(d.out, "aloft-encoder %.0f texts/s, aloft-lm %.1f chats/s of %d tokens\n", float64(embedded.Load())/took, d.chats, chatTokens)
 	return nil
 }
 
@@ -287,33 +296,68 @@ func (d *demo) submit(ctx context.Context) error {
 	return nil
 }
 
-// load puts the interactive traffic on the server, with the live screen beside it.
+// load puts the interactive traffic on the server, phase by phase, with the
+// live screen beside it.
 func (d *demo) load(ctx context.Context) error {
-	phase := func(rate [3]float64) []arrivals.Phase {
-		p := func(name string, long time.Duration, rate float64) arrivals.Phase {
-			return arrivals.Phase{Name: name, Duration: long, Process: arrivals.Process{Kind: arrivals.Poisson, Rate: rate}}
-		}
-		return []arrivals.Phase{p("steady", d.shape.steady, rate[0]), p("burst", d.shape.burst, rate[1]), p("calm", d.shape.calm, rate[2])}
-	}
-	r := d.rates
-	opt := loadgen.Options{Name: "aloft demo", Seed: d.Seed, Drain: 15 * time.Second, Workloads: []loadgen.Workload{
-		{Name: "embed", Kind: loadgen.Embeddings, URL: d.api.base, Model: "aloft-encoder", Texts: d.sentences, Target: d.targets["aloft-encoder"],
-			Phases: phase([3]float64{r.encoderSteady, r.encoderBurst, r.encoderSteady})},
-		{Name: "chat", Kind: loadgen.Chat, URL: d.api.base, Model: "aloft-lm", Texts: d.sentences, Stream: true, MaxTokens: chatTokens, TTFTTarget: d.targets["aloft-lm"],
-			Phases: phase([3]float64{r.lmSteady, r.lmBurst, r.lmSteady})},
-	}}
-	fmt.Fprintf(d.out, "load: embeddings %.1f/s, burst %.1f/s; chat streams %.1f/s, burst %.1f/s\n\n", r.encoderSteady, r.encoderBurst, r.lmSteady, r.lmBurst)
 	watch, stop := context.WithCancel(ctx)
 	var screenDone sync.WaitGroup
 	screenDone.Go(func() { d.watch(watch, time.Now()) })
-	report, err := loadgen.Run(ctx, opt)
-	stop()
-	screenDone.Wait()
-	if err == nil && report.Interrupted {
+	defer screenDone.Wait()
+	defer stop()
+	for i, p := range []struct {
+		name        string
+		long        time.Duration
+		encoder, lm float64
+	}{
+		{"steady", d.shape.steady, encoderSteady, lmSteady},
+		{"burst", d.shape.burst, encoderBurst, lmBurst},
+		{"calm", d.shape.calm, encoderSteady, lmSteady},
+	} {
+		texts, err := d.textRate(ctx)
+		if err != nil {
+			return err
+		}
+		d.phase.Store(&p.name)
+		r, err := d.run(ctx, uint64(i), p.name, p.long, p.encoder*texts, p.lm*d.chats)
+		if err != nil {
+			return err
+		}
+		d.loaded = append(d.loaded, r)
+	}
+	name := "settle"
+	d.phase.Store(&name)
+	return nil
+}
+
+// textRate is what the server has measured one encoder replica to do, in texts
+// a second. It is read again before each phase: other programs share the machine.
+func (d *demo) textRate(ctx context.Context) (float64, error) {
+	s, err := d.status(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range s.Models {
+		if m.Name == "aloft-encoder" && m.Knee > 0 {
+			return m.Knee / d.perText, nil
+		}
+	}
+	return 0, fmt.Errorf("the server has measured no rate for aloft-encoder")
+}
+
+func (d *demo) run(ctx context.Context, n uint64, name string, long time.Duration, texts, chats float64) (*loadgen.Report, error) {
+	phase := func(rate float64) []arrivals.Phase {
+		return []arrivals.Phase{{Name: name, Duration: long, Process: arrivals.Process{Kind: arrivals.Poisson, Rate: rate}}}
+	}
+	fmt.Fprintf(d.out, "%s: %.1f embeddings/s and %.1f chat streams/s for %v\n", name, texts, chats, long)
+	r, err := loadgen.Run(ctx, loadgen.Options{Name: "aloft demo", Seed: d.Seed + n, Drain: 15 * time.Second, Workloads: []loadgen.Workload{
+		{Name: "embed", Kind: loadgen.Embeddings, URL: d.api.base, Model: "aloft-encoder", Texts: d.sentences, Target: d.targets["aloft-encoder"], Phases: phase(texts)},
+		{Name: "chat", Kind: loadgen.Chat, URL: d.api.base, Model: "aloft-lm", Texts: d.sentences, Stream: true, MaxTokens: chatTokens,
+			TTFTTarget: d.targets["aloft-lm"], Phases: phase(chats)},
+	}})
+	if err == nil && r.Interrupted {
 		err = context.Cause(ctx)
 	}
-	d.loaded = report
-	return err
+	return r, err
 }
 
 // watch draws the screen each second: a picture on a terminal, a line elsewhere.
@@ -334,16 +378,7 @@ func (d *demo) watch(ctx context.Context, began time.Time) {
 		if err != nil {
 			continue // ctx ended, or the next second tells
 		}
-		age := time.Since(began)
-		name := "calm"
-		switch {
-		case age < d.shape.steady:
-			name = "steady"
-		case age < d.shape.steady+d.shape.burst:
-			name = "burst"
-		case age > d.shape.steady+d.shape.burst+d.shape.calm:
-			name = "settle"
-		}
+		age, name := time.Since(began), *d.phase.Load()
 		if live {
 			fmt.Fprintf(d.out, "\033[H\033[2JALOFT DEMO  %3.0f s  %s\n\n%s", age.Seconds(), strings.ToUpper(name), screen(s))
 		} else if n%2 == 0 {

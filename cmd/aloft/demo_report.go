@@ -95,7 +95,7 @@ func because(ctx context.Context, err error) error {
 
 // collect reads the results and checks them against what was asked.
 func (d *demo) collect(ctx context.Context) error {
-	for _, r := range d.loaded.Results {
+	for _, r := range d.results() {
 		row := demoInteractive{Model: r.Model, Phase: r.Phase, Offered: r.Offered, OK: r.OK, Late: r.Late, Shed: r.Shed, Failed: r.Failed,
 			P50: r.P50, P99: r.P99, Target: r.Targets.E2E, Attainment: r.Attainment}
 		if r.TTFT != nil && r.Kind == loadgen.Chat {
@@ -115,6 +115,17 @@ func (d *demo) collect(ctx context.Context) error {
 	}
 	d.report.Arbiter, d.report.Ledger = s.Arbiter, s.Ledger
 	return nil
+}
+
+// results lists model by model what each phase brought.
+func (d *demo) results() []loadgen.Result {
+	var out []loadgen.Result
+	for i := range d.loaded[0].Results {
+		for _, load := range d.loaded {
+			out = append(out, load.Results[i])
+		}
+	}
+	return out
 }
 
 // collectBatch counts every row of the result: each once, each with its vector.
@@ -249,8 +260,10 @@ func (d *demo) finish() error {
 	fmt.Fprintf(d.out, "training  %d steps, resumed %d times from a checkpoint, weights identical to an uninterrupted run: %v\n", r.Training.Steps, r.Training.Resumes, r.Training.Identical)
 	fmt.Fprintf(d.out, "arbiter   %d loans, %d reclaims, reclaim p99 %.2f s (promised %.1f s), %d bounds broken, %d invariants broken\n", a.Loans, a.Reclaims, a.ReclaimP99, a.Bound, a.Breaches, a.Violations)
 	fmt.Fprintf(d.out, "ledger    %.0f slice-s: %s\n", r.Ledger.Total, ledgerLine(r.Ledger))
-	for _, w := range d.loaded.Warnings {
-		fmt.Fprintln(d.out, "note      "+w)
+	for _, load := range d.loaded {
+		for _, w := range load.Warnings {
+			fmt.Fprintln(d.out, "note      "+w)
+		}
 	}
 	if r.Problems == nil {
 		r.Problems = []string{}
