@@ -44,7 +44,7 @@ func (b *Batcher) merged(ctx context.Context, batch *Batch) {
 	r := Result{Took: took, Err: err, Outcome: outcome(ctx, err)}
 	b.broken(batch, r.Outcome, err)
 	if err == nil {
-		b.split(batch, segs, rows, prompt, took)
+		b.split(answer{batch, rows, prompt, took}, segs)
 	}
 	b.tell(event{kind: evDone, batch: batch, result: r})
 }
@@ -85,9 +85,18 @@ func (b *Batcher) embed(ctx context.Context, batch *Batch, reqs []*backends.Requ
 	return rows, prompt, nil
 }
 
+// answer is an engine's answer to a merged call.
+type answer struct {
+	batch  *Batch
+	rows   [][]byte
+	prompt int // tokens; -1 = not said
+	took   time.Duration
+}
+
 // split gives every segment its rows, and answers the callers that have all.
-func (b *Batcher) split(batch *Batch, segs []Seg, rows [][]byte, prompt int, took time.Duration) {
-	counts := apportion(prompt, segs)
+func (b *Batcher) split(a answer, segs []Seg) {
+	batch, rows := a.batch, a.rows
+	counts := apportion(a.prompt, segs)
 	for i, s := range segs {
 		t := s.Work.Load.(*ticket)
 		n := s.To - s.From
@@ -97,7 +106,7 @@ func (b *Batcher) split(batch *Batch, segs []Seg, rows [][]byte, prompt int, too
 		if t.missing.Add(int64(-n)) > 0 {
 			continue
 		}
-		text, err := openai.AppendEmbeddings(nil, b.opt.Model, t.rows, int(tokens), t.req.Base64)
+		text, err := openai.AppendEmbeddings(nil, t.rows, openai.EmbeddingsReply{Model: b.opt.Model, PromptTokens: int(tokens), Base64: t.req.Base64})
 		if err != nil {
 			t.end(nil, fmt.Errorf("replica %s: %w", batch.Replica.ID, err))
 			continue
@@ -105,7 +114,7 @@ func (b *Batcher) split(batch *Batch, segs []Seg, rows [][]byte, prompt int, too
 		t.end(&backends.Reply{
 			Status: 200, ContentType: "application/json", Body: body(text),
 			Timing: backends.Timing{
-				Queue: batch.At.Sub(s.Work.Arrival), Batch: min(batch.Held, batch.At.Sub(s.Work.Arrival)), Engine: took,
+				Queue: batch.At.Sub(s.Work.Arrival), Batch: min(batch.Held, batch.At.Sub(s.Work.Arrival)), Engine: a.took,
 				Replica: batch.Replica.ID, BatchRows: batch.Rows, PromptTokens: int(tokens),
 			},
 		}, nil)

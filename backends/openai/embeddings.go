@@ -111,10 +111,17 @@ func splitRow(reply []byte, item gjson.Result, out [][]byte) error {
 	return nil
 }
 
-// AppendEmbeddings appends one caller's reply over rows that SplitEmbeddings
-// returned, indexed from 0, each in the encoding asked for. promptTokens below
-// 0 is written as 0. Errors wrap backends.ErrBadReply; dst is then useless.
-func AppendEmbeddings(dst []byte, model string, rows [][]byte, promptTokens int, base64 bool) ([]byte, error) {
+// EmbeddingsReply is one caller's answer. PromptTokens below 0 is written as 0;
+// Base64 is the encoding asked for, else lists of numbers.
+type EmbeddingsReply struct {
+	Model        string
+	PromptTokens int
+	Base64       bool
+}
+
+// AppendEmbeddings appends a caller's reply over rows that SplitEmbeddings
+// returned, indexed from 0. Errors wrap backends.ErrBadReply; dst is then useless.
+func AppendEmbeddings(dst []byte, rows [][]byte, r EmbeddingsReply) ([]byte, error) {
 	dst = append(dst, `{"object":"list","data":[`...)
 	var err error
 	for i, row := range rows {
@@ -124,17 +131,17 @@ func AppendEmbeddings(dst []byte, model string, rows [][]byte, promptTokens int,
 		dst = append(dst, `{"object":"embedding","index":`...)
 		dst = strconv.AppendInt(dst, int64(i), 10)
 		dst = append(dst, `,"embedding":`...)
-		if dst, err = appendVector(dst, row, base64); err != nil {
+		if dst, err = appendVector(dst, row, r.Base64); err != nil {
 			return dst, fmt.Errorf("row %d: %w", i, err)
 		}
 		dst = append(dst, '}')
 	}
 	dst = append(dst, `],"model":`...)
-	dst = gjson.AppendJSONString(dst, model)
+	dst = gjson.AppendJSONString(dst, r.Model)
 	dst = append(dst, `,"usage":{"prompt_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(max(promptTokens, 0)), 10)
+	dst = strconv.AppendInt(dst, int64(max(r.PromptTokens, 0)), 10)
 	dst = append(dst, `,"total_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(max(promptTokens, 0)), 10)
+	dst = strconv.AppendInt(dst, int64(max(r.PromptTokens, 0)), 10)
 	return append(dst, "}}"...), nil
 }
 

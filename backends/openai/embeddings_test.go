@@ -59,19 +59,19 @@ func TestSplitEmbeddings(t *testing.T) {
 
 func TestAppendEmbeddings(t *testing.T) {
 	rows := [][]byte{[]byte(`[1, -0.5]`), []byte(`"AACAPwAAAL8="`), []byte(`"AACAPwAAAL8\u003d"`)}
-	got, err := AppendEmbeddings(nil, "m", rows[:2], 3, false)
+	got, err := AppendEmbeddings(nil, rows[:2], EmbeddingsReply{"m", 3, false})
 	want := `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[1, -0.5]},` +
 		`{"object":"embedding","index":1,"embedding":[1,-0.5]}],"model":"m","usage":{"prompt_tokens":3,"total_tokens":3}}`
 	if err != nil || string(got) != want {
 		t.Errorf("got  %s, %v\nwant %s", got, err, want)
 	}
-	got, err = AppendEmbeddings(nil, "m", rows[:2], -1, true)
+	got, err = AppendEmbeddings(nil, rows[:2], EmbeddingsReply{"m", -1, true})
 	want = `{"object":"list","data":[{"object":"embedding","index":0,"embedding":"AACAPwAAAL8="},` +
 		`{"object":"embedding","index":1,"embedding":"AACAPwAAAL8="}],"model":"m","usage":{"prompt_tokens":0,"total_tokens":0}}`
 	if err != nil || string(got) != want {
 		t.Errorf("got  %s, %v\nwant %s", got, err, want)
 	}
-	if got, err = AppendEmbeddings(nil, "m", rows[2:], 0, false); err != nil || !strings.Contains(string(got), "[1,-0.5]") {
+	if got, err = AppendEmbeddings(nil, rows[2:], EmbeddingsReply{"m", 0, false}); err != nil || !strings.Contains(string(got), "[1,-0.5]") {
 		t.Errorf("escaped base64: %s, %v", got, err)
 	}
 	for _, bad := range []struct {
@@ -81,7 +81,7 @@ func TestAppendEmbeddings(t *testing.T) {
 		{`[1,null]`, true}, {`[1,"2"]`, true}, {`[1e99]`, true}, {`"AAA"`, false}, {`"AAAA"`, false}, {`""`, false},
 		{`"AADAfw=="`, false}, {`"AACAfw=="`, false}, {``, true},
 	} {
-		if _, err := AppendEmbeddings(nil, "m", [][]byte{[]byte(bad.row)}, 0, bad.base64); !errors.Is(err, backends.ErrBadReply) {
+		if _, err := AppendEmbeddings(nil, [][]byte{[]byte(bad.row)}, EmbeddingsReply{"m", 0, bad.base64}); !errors.Is(err, backends.ErrBadReply) {
 			t.Errorf("%s: %v, want ErrBadReply", bad.row, err)
 		}
 	}
@@ -118,7 +118,7 @@ func FuzzSplitEmbeddings(f *testing.F) {
 			return
 		}
 		for _, base64 := range []bool{false, true} {
-			out, err := AppendEmbeddings(nil, "m", rows, 1, base64)
+			out, err := AppendEmbeddings(nil, rows, EmbeddingsReply{"m", 1, base64})
 			if err != nil {
 				continue
 			}
@@ -136,6 +136,6 @@ func BenchmarkAppendEmbeddingsToBase64(b *testing.B) {
 	row := []byte("[" + strings.Repeat("-0.012345678,", 383) + "0.5]")
 	var dst []byte
 	for b.Loop() {
-		dst, _ = AppendEmbeddings(dst[:0], "m", [][]byte{row}, 1, true)
+		dst, _ = AppendEmbeddings(dst[:0], [][]byte{row}, EmbeddingsReply{"m", 1, true})
 	}
 }

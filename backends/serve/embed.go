@@ -91,7 +91,7 @@ func appendEmbedResult(dst []byte, model string, res *EmbedResult, asBase64 bool
 		}
 		rows[i] = appendVector(nil, v, asBase64)
 	}
-	return openai.AppendEmbeddings(dst, model, rows, res.PromptTokens, asBase64)
+	return openai.AppendEmbeddings(dst, rows, openai.EmbeddingsReply{Model: model, PromptTokens: res.PromptTokens, Base64: asBase64})
 }
 
 func appendVector(dst []byte, v []float32, asBase64 bool) []byte {

@@ -304,11 +304,7 @@ func (d *demo) load(ctx context.Context) error {
 	screenDone.Go(func() { d.watch(watch, time.Now()) })
 	defer screenDone.Wait()
 	defer stop()
-	for i, p := range []struct {
-		name        string
-		long        time.Duration
-		encoder, lm float64
-	}{
+	for i, share := range []leg{
 		{"steady", d.shape.steady, encoderSteady, lmSteady},
 		{"burst", d.shape.burst, encoderBurst, lmBurst},
 		{"calm", d.shape.calm, encoderSteady, lmSteady},
@@ -317,8 +313,8 @@ func (d *demo) load(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.phase.Store(&p.name)
-		r, err := d.run(ctx, uint64(i), p.name, p.long, p.encoder*texts, p.lm*d.chats)
+		d.phase.Store(&share.name)
+		r, err := d.run(ctx, uint64(i), leg{share.name, share.long, share.texts * texts, share.chats * d.chats})
 		if err != nil {
 			return err
 		}
@@ -344,15 +340,22 @@ func (d *demo) textRate(ctx context.Context) (float64, error) {
 	return 0, fmt.Errorf("the server has measured no rate for aloft-encoder")
 }
 
-func (d *demo) run(ctx context.Context, n uint64, name string, long time.Duration, texts, chats float64) (*loadgen.Report, error) {
+// leg is one phase of the load, with rates a second.
+type leg struct {
+	name         string
+	long         time.Duration
+	texts, chats float64
+}
+
+func (d *demo) run(ctx context.Context, n uint64, l leg) (*loadgen.Report, error) {
 	phase := func(rate float64) []arrivals.Phase {
-		return []arrivals.Phase{{Name: name, Duration: long, Process: arrivals.Process{Kind: arrivals.Poisson, Rate: rate}}}
+		return []arrivals.Phase{{Name: l.name, Duration: l.long, Process: arrivals.Process{Kind: arrivals.Poisson, Rate: rate}}}
 	}
-	fmt.Fprintf(d.out, "%s: %.1f embeddings/s and %.1f chat streams/s for %v\n", name, texts, chats, long)
+	fmt.Fprintf(d.out, "%s: %.1f embeddings/s and %.1f chat streams/s for %v\n", l.name, l.texts, l.chats, l.long)
 	r, err := loadgen.Run(ctx, loadgen.Options{Name: "aloft demo", Seed: d.Seed + n, Drain: 15 * time.Second, Workloads: []loadgen.Workload{
-		{Name: "embed", Kind: loadgen.Embeddings, URL: d.api.base, Model: "aloft-encoder", Texts: d.sentences, Target: d.targets["aloft-encoder"], Phases: phase(texts)},
+		{Name: "embed", Kind: loadgen.Embeddings, URL: d.api.base, Model: "aloft-encoder", Texts: d.sentences, Target: d.targets["aloft-encoder"], Phases: phase(l.texts)},
 		{Name: "chat", Kind: loadgen.Chat, URL: d.api.base, Model: "aloft-lm", Texts: d.sentences, Stream: true, MaxTokens: chatTokens,
-			TTFTTarget: d.targets["aloft-lm"], Phases: phase(chats)},
+			TTFTTarget: d.targets["aloft-lm"], Phases: phase(l.chats)},
 	}})
 	if err == nil && r.Interrupted {
 		err = context.Cause(ctx)

@@ -88,29 +88,32 @@ func (p Process) draw(r *rand.Rand, d time.Duration, add func(time.Duration) boo
 			}
 		}
 	case Poisson:
-		exponential(r, p.Rate, 0, d, add)
+		exponential(r, p.Rate, stretch{0, d}, add)
 	case Burst:
 		for from := time.Duration(0); from < d; from += p.On + p.Off {
 			turn := min(from+p.On, d)
-			if !exponential(r, p.Rate, from, turn, add) {
+			if !exponential(r, p.Rate, stretch{from, turn}, add) {
 				return
 			}
-			if !exponential(r, p.Base, turn, min(turn+p.Off, d), add) {
+			if !exponential(r, p.Base, stretch{turn, min(turn+p.Off, d)}, add) {
 				return
 			}
 		}
 	}
 }
 
-// exponential draws a Poisson process within [from, to). Starting afresh at
-// from is exact, since the process has no memory.
-func exponential(r *rand.Rand, rate float64, from, to time.Duration, add func(time.Duration) bool) bool {
+// stretch is the time [from, to).
+type stretch struct{ from, to time.Duration }
+
+// exponential draws a Poisson process within a stretch. Starting afresh at its
+// begin is exact, since the process has no memory.
+func exponential(r *rand.Rand, rate float64, in stretch, add func(time.Duration) bool) bool {
 	if rate == 0 {
 		return true
 	}
-	for at := float64(from); ; {
+	for at := float64(in.from); ; {
 		at += r.ExpFloat64() / rate * float64(time.Second)
-		if at >= float64(to) {
+		if at >= float64(in.to) {
 			return true
 		}
 		if !add(time.Duration(at)) {
