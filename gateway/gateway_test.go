@@ -74,8 +74,14 @@ func TestEmbeddingsRequest(t *testing.T) {
 	if got == nil || len(got.Inputs) != 2 || string(got.Inputs[0]) != `"a\u00e9b"` || !slices.Equal(got.InputTokens, []int{4, 3}) || got.Tokens != 7 {
 		t.Fatalf("request %+v, want two rows of 4 and 3 tokens", got)
 	}
+	if got.Base64 {
+		t.Error("base64 was not asked for")
+	}
 	if got.Class != backends.Offline || got.Deadline.Sub(got.Arrival) != 1500*time.Millisecond || got.MergeKey == "" {
 		t.Errorf("request %+v, want offline, 1.5s, and a merge key", got)
+	}
+	if e.post(t, "/v1/embeddings", `{"model":"tiny","input":"a","encoding_format":"base64"}`); !got.Base64 {
+		t.Error("base64 was asked for and forgotten")
 	}
 	e.ledger.wait(t) // the refused one
 	if o := e.ledger.wait(t); o.PromptTokens != 4 {
