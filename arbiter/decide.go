@@ -355,7 +355,11 @@ func (d *decision) lendTo(i int, j Job, from *claim) {
 	d.apply(i, m)
 }
 
+// hold notes, once a slice and plan, that the first in the queue does not get it.
 func (d *decision) hold(i int, j Job, from *claim, why Reason) {
+	if slices.ContainsFunc(d.plan.Holds, func(h Move) bool { return h.Slice == d.Slices[i].ID }) {
+		return
+	}
 	m := Move{Action: Hold, Slice: d.Slices[i].ID, Job: j.ID, Reason: why}
 	if from != nil {
 		m.Model, m.Why = from.Name, from.Numbers

@@ -184,7 +184,7 @@ func (a *Arbiter) look(ctx context.Context) {
 	st.snapshot, st.plan = s, plan
 	st.noteSurplus(now, plan)
 	for _, h := range plan.Holds {
-		if st.history.newHold(h, now) {
+		if st.history.news(h, now) {
 			a.record(Record{Time: now, Move: h})
 		}
 	}
@@ -193,7 +193,9 @@ func (a *Arbiter) look(ctx context.Context) {
 	}
 	if a.opt.Policy.Mode == ModeObserve {
 		for _, m := range plan.Moves {
-			a.record(Record{Time: now, Move: m, Outcome: "observed"})
+			if st.history.news(m, now) {
+				a.record(Record{Time: now, Move: m, Outcome: "observed"})
+			}
 		}
 		return
 	}

@@ -79,7 +79,7 @@ func round(d time.Duration) time.Duration {
 // history keeps the newest records.
 type history struct {
 	records []Record
-	holds   map[string]Record // the last hold of each slice
+	holds   map[string]Record // the last note of each slice
 }
 
 const historySize = 10_000
@@ -91,13 +91,14 @@ func (h *history) add(r Record) {
 	h.records = append(h.records, r)
 }
 
-// newHold reports whether a hold says something new: another reason, or ten seconds later.
-func (h *history) newHold(m Move, now time.Time) bool {
+// news reports whether what is only noted, not done, says something new of its
+// slice: another reason, or ten seconds later.
+func (h *history) news(m Move, now time.Time) bool {
 	if h.holds == nil {
 		h.holds = map[string]Record{}
 	}
 	old, ok := h.holds[m.Slice]
-	if ok && old.Move.Reason == m.Reason && old.Move.Job == m.Job && now.Sub(old.Time) < 10*time.Second {
+	if ok && old.Move.Action == m.Action && old.Move.Reason == m.Reason && old.Move.Job == m.Job && now.Sub(old.Time) < 10*time.Second {
 		return false
 	}
 	h.holds[m.Slice] = Record{Time: now, Move: m}
