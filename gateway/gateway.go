@@ -51,8 +51,8 @@ type Submitter interface {
 // Filter selects decisions; zero fields select all.
 type Filter struct {
 	Since time.Time
-	Model string
-	Limit int // newest so many; always from 1 to 1000
+	About string // a model, slice or job; "" = all
+	Limit int    // newest so many; always from 1 to 1000
 }
 
 // Decisions lists why capacity moved, newest first, as values ready for JSON.

@@ -486,7 +486,7 @@ func TestAdminViews(t *testing.T) {
 	})
 	for path, want := range map[string]string{
 		"/aloft/v1/status": `{"slices":7}`,
-		"/aloft/v1/decisions?since=1700000000.5&limit=3&model=tiny": `{"data":[{"reason":"lend"}],"object":"list"}`,
+		"/aloft/v1/decisions?since=1700000000.5&limit=3&about=tiny": `{"data":[{"reason":"lend"}],"object":"list"}`,
 		"/metrics": "aloft_up 1\n",
 		"/healthz": `{"status":"ok"}`,
 	} {
@@ -494,7 +494,7 @@ func TestAdminViews(t *testing.T) {
 			t.Errorf("%s: %d %s, want %s", path, resp.StatusCode, body, want)
 		}
 	}
-	if want := (Filter{Since: time.UnixMicro(1700000000500000), Model: "tiny", Limit: 3}); log.got != want {
+	if want := (Filter{Since: time.UnixMicro(1700000000500000), About: "tiny", Limit: 3}); log.got != want {
 		t.Errorf("filter %+v, want %+v", log.got, want)
 	}
 	for _, q := range []string{"limit=0", "limit=x", "limit=1001", "since=yesterday"} {

@@ -71,7 +71,7 @@ func (s *Server) status(x *exchange) { s.json(x, s.deps.Status.Status()) }
 
 func (s *Server) decisions(x *exchange) {
 	q := x.c.QueryArgs()
-	f := Filter{Model: string(q.Peek("model"))}
+	f := Filter{About: string(q.Peek("about"))}
 	var err error
 	if f.Limit, err = pageLimit(q.Peek("limit"), 100, 1000); err != nil {
 		s.fail(x, err)

@@ -105,7 +105,7 @@ type decision struct {
 // Decisions implements gateway.Decisions: newest first.
 func (d decisions) Decisions(f gateway.Filter) []any {
 	var out []any
-	for _, r := range slices.Backward(d.Why(arbiter.Query{About: f.Model, Since: f.Since, Limit: f.Limit})) {
+	for _, r := range slices.Backward(d.Why(arbiter.Query{About: f.About, Since: f.Since, Limit: f.Limit})) {
 		out = append(out, decision{r, r.String()})
 	}
 	return out
