@@ -222,8 +222,9 @@ func (a *Arbiter) learn(s *Snapshot) {
 		}
 		if second {
 			r.Add(a.opt.Policy.level(*m))
+			r.fast, r.slow = r.Within(fast, a.opt.RiseQuantile), r.Within(slow, a.opt.RiseQuantile)
 		}
-		m.RiseFast, m.RiseSlow = r.Within(fast, a.opt.RiseQuantile), r.Within(slow, a.opt.RiseQuantile)
+		m.RiseFast, m.RiseSlow = r.fast, r.slow
 		m.SurplusFrom, m.Reclaimed = st.surplus[m.Name], st.reclaims[m.Name]
 	}
 }

@@ -41,7 +41,8 @@ func (p Policy) level(m Model) float64 {
 // within a horizon, each divided by the square root of the level it began at,
 // since a rise learned at noon must not bind at night (arbiter prototype, 5.1).
 type Rise struct {
-	levels []float64 // one a second, newest last
+	levels     []float64 // one a second, newest last
+	fast, slow float64   // within the two horizons, as of the last second: the loop looks more often
 }
 
 // riseMemory bounds the history: an hour at one entry a second.
