@@ -247,7 +247,7 @@ func configName(path string) string {
 func parseConfig(text []byte) (*Config, error) {
 	c := defaults()
 	if err := yaml.UnmarshalWithOptions(text, &c, yaml.Strict()); err != nil {
-		return nil, errors.New(strings.TrimSpace(yaml.FormatError(err, false, true)))
+		return nil, locate(text, strings.TrimSpace(yaml.FormatError(err, false, true)))
 	}
 	for i := range c.Models {
 		c.Models[i].fill()
@@ -262,6 +262,20 @@ func parseConfig(text []byte) (*Config, error) {
 		return nil, err
 	}
 	return &c, nil
+}
+
+// locate adds the line to a decoder's message that has none (a bad duration),
+// by the value that it quotes.
+func locate(text []byte, message string) error {
+	if _, rest, ok := strings.Cut(message, `invalid duration "`); ok {
+		value, _, _ := strings.Cut(rest, `"`)
+		for i, line := range strings.Split(string(text), "\n") {
+			if strings.Contains(line, value) {
+				return fmt.Errorf("line %d: %q is no duration, want for example 500ms or 10s", i+1, value)
+			}
+		}
+	}
+	return errors.New(message)
 }
 
 // atError is a mistake at a YAML path.
