@@ -17,7 +17,7 @@ import (
 
 func madeUp() *result {
 	r := &result{name: "made-up", title: "Made up", how: "By hand.", head: []string{"a", "b"},
-		where: surrounding{commit: "abc1234+dirty", machine: "a machine", at: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)}, took: 61 * time.Second}
+		where: surrounding{commit: "abc1234+dirty", machine: "a machine", at: time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)}, took: 61 * time.Second, others: 0.25}
 	r.row("1", "2")
 	r.note("A note of %d words.", 5)
 	r.measured("seen", 1234.5678)
@@ -30,7 +30,7 @@ const madeUpSection = `## Made up
 
 By hand.
 
-` + "`go run ./cmd/bench made-up`" + ` at commit abc1234+dirty, 2026-01-02 03:04 UTC, in 61 s; a machine.
+` + "`go run ./cmd/bench made-up`" + ` at commit abc1234+dirty, 2026-01-02 03:04 UTC, in 61 s; a machine; other work used 0.2 cores meanwhile.
 
 | a | b |
 |---|---|

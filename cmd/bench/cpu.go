@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // cpu is the CPU time in seconds that the parts of a benchmark have used. Other
@@ -68,4 +69,22 @@ func (c *cost) add(from, to cpu, done int) {
 func (c *cost) String() string {
 	each := func(v float64) float64 { return 1000 * v / float64(max(1, c.done)) }
 	return fmt.Sprintf("%.2f + %.2f + %.2f", each(c.engine), each(c.server), each(c.clients))
+}
+
+// machineCPU is what everything on this machine has computed so far, and own
+// what we and our ended children have, in seconds.
+func machineCPU() (all, own float64) {
+	for i, v := range strings.Fields(field("/proc/stat", "cpu ")) {
+		// user nice system idle iowait irq softirq steal; guests are in user.
+		if n, err := strconv.ParseFloat(v, 64); err == nil && i < 8 && i != 3 && i != 4 {
+			all += tick * n
+		}
+	}
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		var use syscall.Rusage
+		if syscall.Getrusage(who, &use) == nil {
+			own += float64(use.Utime.Nano()+use.Stime.Nano()) / 1e9
+		}
+	}
+	return all, own
 }

@@ -116,6 +116,7 @@ func (c *cli) measure(ctx context.Context, chosen []benchmark, out io.Writer) er
 	for _, b := range chosen {
 		where := surroundings(ctx)
 		began := time.Now()
+		all0, own0 := machineCPU()
 		limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done in %v", limit))
 		r, err := b.run(limited, l)
 		cancel()
@@ -123,7 +124,9 @@ func (c *cli) measure(ctx context.Context, chosen []benchmark, out io.Writer) er
 			failed = append(failed, fmt.Errorf("%s: %w", b.name, err))
 			continue
 		}
+		all1, own1 := machineCPU() // the benchmark's children have ended, so that they are counted
 		r.name, r.where, r.took = b.name, where, time.Since(began)
+		r.others = max(0, all1-all0-(own1-own0)) / r.took.Seconds()
 		fmt.Fprintln(out, r.section())
 		for _, m := range r.marks {
 			if !m.OK {

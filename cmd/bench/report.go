@@ -27,6 +27,9 @@ type result struct {
 	marks []mark
 	where surrounding
 	took  time.Duration
+	// others is how many cores other work on the machine used meanwhile, this
+	// program's and its children's left out.
+	others float64
 }
 
 // mark is one figure of the machine-readable report. Mark says what is wanted of
@@ -107,7 +110,8 @@ func field(file, key string) string {
 func (r *result) section() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## %s\n\n%s\n\n", r.title, r.how)
-	fmt.Fprintf(&b, "`go run ./cmd/bench %s` at commit %s, %s, in %.0f s; %s.\n\n", r.name, r.where.commit, r.where.at.UTC().Format("2006-01-02 15:04 UTC"), r.took.Seconds(), r.where.machine)
+	fmt.Fprintf(&b, "`go run ./cmd/bench %s` at commit %s, %s, in %.0f s; %s; other work used %.1f cores meanwhile.\n\n",
+		r.name, r.where.commit, r.where.at.UTC().Format("2006-01-02 15:04 UTC"), r.took.Seconds(), r.where.machine, r.others)
 	writeTable(&b, r.head, r.rows)
 	for _, n := range r.notes {
 		fmt.Fprintf(&b, "\n%s\n", n)
