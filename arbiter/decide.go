@@ -394,16 +394,18 @@ func (d *decision) smallest(phase Phase, needs gpu.Shape) int {
 	return best
 }
 
-// warmUp fills free slices with replicas while no job waits: they cost nothing
-// then, and a later reclaim finds a sleeper instead of an empty slice.
+// warmUp fills free slices with replicas while no job waits, one at a time:
+// they cost nothing then, and a later reclaim finds a sleeper instead of an
+// empty slice.
 func (d *decision) warmUp() {
-	if slices.ContainsFunc(d.Jobs, Job.Waits) {
+	if slices.ContainsFunc(d.Jobs, Job.Waits) || slices.ContainsFunc(d.Slices, func(s Slice) bool { return s.Moving || s.Phase == Loading }) {
 		return
 	}
 	for _, m := range d.Models {
 		c := d.models[m.Name]
 		if i := d.smallest(Free, c.Needs); i >= 0 && c.Have > 0 && c.Have < c.Max {
 			d.move(i, Move{Action: Start, Model: c.Name, Reason: WarmPool}, c)
+			return
 		}
 	}
 }

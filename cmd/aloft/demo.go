@@ -41,9 +41,9 @@ type shapeOfDemo struct {
 
 func (c *demoCmd) shape() shapeOfDemo {
 	if c.Fast {
-		return shapeOfDemo{2 * time.Second, 8 * time.Second, 6 * time.Second, 8 * time.Second, 3000, 160, 60 * time.Second}
+		return shapeOfDemo{2 * time.Second, 12 * time.Second, 6 * time.Second, 6 * time.Second, 3000, 160, 90 * time.Second}
 	}
-	return shapeOfDemo{3 * time.Second, 24 * time.Second, 20 * time.Second, 30 * time.Second, 12000, 700, 120 * time.Second}
+	return shapeOfDemo{2 * time.Second, 26 * time.Second, 20 * time.Second, 30 * time.Second, 12000, 700, 120 * time.Second}
 }
 
 // pace is the least time of a training step: the demo's machine has other work.
