@@ -32,15 +32,15 @@ engine: ## fetch llama.cpp's shared libraries into .engine (once)
 check: structure ## gofmt, go vet, staticcheck, import table and size limits
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "gofmt -w would change:"; echo "$$bad"; exit 1; fi
 	go vet ./...
-	CGO_ENABLED=0 go vet ./cmd/... ./gpu/...
+	CGO_ENABLED=0 go vet -trimpath ./cmd/... ./gpu/... # -trimpath: what make build compiles anyway
 	go tool staticcheck ./...
 
 structure:
 	go test .
 
-test: engine race ## all tests, shuffled, with real engines; the core also under the race detector (V=1: every test)
+test: engine build race ## all tests, shuffled, with real engines; the core also under the race detector (V=1: every test)
 	go build ./...
-	$(GOTEST) ./...
+	ALOFT_TEST_BINARY=$(CURDIR)/bin/aloft $(GOTEST) ./...
 
 race: engine
 	go build -race $(CORE)
@@ -52,10 +52,10 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 		echo "== $$dir $$name"; go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$dir" || exit 1; done
 
 bench: build engine ## every benchmark program: BENCHMARKS.md and bench/out/*.json
-	go run ./cmd/bench all
+	go run ./cmd/bench --bin bin/aloft all
 
 bench-%: build engine ## one of them: make bench-NAME
-	go run ./cmd/bench $*
+	go run ./cmd/bench --bin bin/aloft $*
 
 demo: build engine ## the whole idea in 90 seconds on this machine (FAST=1: 30 seconds)
 	bin/aloft demo $(if $(FAST),--fast) $(ARGS)
