@@ -266,6 +266,8 @@ func TestDecideVetoes(t *testing.T) {
 		{name: "the spare", policy: func(p *Policy) { p.Spare = 1 }, models: same, slices: two, jobs: batch, holds: held(NeededSoon)},
 		{name: "a spare is not wasted on the unhealthy", policy: func(p *Policy) { p.Spare = 1 }, models: same, jobs: batch, holds: held(NeededSoon),
 			slices: append(slices.Clone(two), on("s2", g1, Unhealthy, ""))},
+		{name: "a loan under way counts", policy: func(p *Policy) { p.Spare = 1 }, models: same, jobs: append(batch, holding(job("o", "batch"))),
+			slices: []Slice{two[0], moving("o", lentTo("o", on("s1", g1, Asleep, "n"))), on("s2", g1, Free, "")}, holds: []string{"hold s2 b needed"}},
 		{name: "the rise within the fast horizon", slices: append(slices.Clone(two), on("s2", g1, Ready, "m")), jobs: batch, want: lend,
 			models: with(func(m *Model) { m.RiseFast, m.RiseSlow = 1, 2 })}, // 0.5 + 1 → 2 of 3 stay
 		{name: "slow work has the lower line", slices: append(slices.Clone(two), on("s2", g1, Ready, "m")), jobs: train,

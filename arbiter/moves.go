@@ -103,12 +103,7 @@ func (a *Arbiter) settle(o outcome) {
 	l.Moving, l.Leaving, l.To, l.Since = false, false, "", now
 	if o.err != nil {
 		r.Outcome, r.Error = "failed", o.err.Error()
-		switch o.move.Action {
-		case Lend:
-			l.Job = "" // forget
-		case Reclaim:
-			l.Job = o.move.Job // still its borrower's, until its keeper says otherwise
-		}
+		l.Job = "" // forget; if a job holds the slice nevertheless, the next look sees it
 	}
 	st.ledger.Lose(o.lost)
 	switch {

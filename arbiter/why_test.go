@@ -62,8 +62,10 @@ func TestHistory(t *testing.T) {
 func TestHistoryNews(t *testing.T) {
 	var h history
 	hold := Move{Action: Hold, Slice: "s0", Job: "a", Reason: NeededSoon}
-	other, elsewhere, next, lend := hold, hold, hold, hold
-	other.Reason, elsewhere.Slice, next.Job, lend.Action = CapReached, "s1", "b", Lend
+	other, elsewhere, next := hold, hold, hold
+	other.Reason, elsewhere.Slice, next.Job = CapReached, "s1", "b"
+	lend := next
+	lend.Action = Lend
 	for _, c := range []struct {
 		name  string
 		m     Move

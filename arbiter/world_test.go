@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -31,7 +32,7 @@ type world struct {
 	fail     map[string]int           // by operation: how many more times it fails
 	blind    bool                     // the inventory cannot be read
 	lost     time.Duration            // that each preempt reports
-	rng      *rand.Rand               // nil: what took says, exactly
+	seed     uint64                   // 0: what took says, exactly
 	tuned    map[string]Setting
 }
 
@@ -95,14 +96,16 @@ func (w *world) Tune(s Setting) {
 }
 
 // wait lets an operation take its time and says whether it fails.
-func (w *world) wait(ctx context.Context, op, which string) error {
+func (w *world) wait(ctx context.Context, op, which, slice string) error {
 	w.mu.Lock()
 	d, ok := w.took[op+" "+which]
 	if !ok {
 		d = w.took[op]
 	}
-	if w.rng != nil {
-		d = time.Duration(float64(d) * (0.2 + 2*w.rng.Float64()))
+	if w.seed > 0 { // of what happens and when, so that it does not matter who comes first
+		h := fnv.New64a()
+		fmt.Fprint(h, op, which, slice, time.Now().UnixNano())
+		d = time.Duration(float64(d) * (0.2 + 2*rand.New(rand.NewPCG(w.seed, h.Sum64())).Float64()))
 	}
 	w.mu.Unlock()
 	select {
@@ -153,7 +156,7 @@ func (w *world) Bring(ctx context.Context, model string, s gpu.Slice) error {
 	r := w.replicas[i]
 	r.Phase = Loading
 	w.mu.Unlock()
-	err := w.wait(ctx, op, model)
+	err := w.wait(ctx, op, model, s.ID)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !slices.Contains(w.replicas, r) {
@@ -181,7 +184,7 @@ func (w *world) Rest(ctx context.Context, s gpu.Slice) error {
 	r := w.replicas[i]
 	r.Phase = Draining
 	w.mu.Unlock()
-	err := w.wait(ctx, "rest", r.Model)
+	err := w.wait(ctx, "rest", r.Model, s.ID)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !slices.Contains(w.replicas, r) {
@@ -217,7 +220,7 @@ func (w *world) Start(ctx context.Context, id string, s gpu.Slice) error {
 	}
 	j.Slices = append(j.Slices, s.ID)
 	w.mu.Unlock()
-	err := w.wait(ctx, "start job", id)
+	err := w.wait(ctx, "start job", id, s.ID)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
@@ -234,7 +237,7 @@ func (j *Job) leave(slice string) {
 }
 
 func (w *world) Preempt(ctx context.Context, id string, s gpu.Slice) (time.Duration, error) {
-	err := w.wait(ctx, "preempt", id)
+	err := w.wait(ctx, "preempt", id, s.ID)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	j := w.job(id)
@@ -316,7 +319,8 @@ type running struct {
 	done    chan struct{}
 }
 
-// begin starts the loop with quick periods: guard 0.5 s, plan 2 s.
+// begin starts the loop with quick periods: guard 0.5 s, plan 2 s. The test goes
+// on 0.1 s later, so that what it does falls between two looks.
 func begin(w *world, change func(*Options)) *running {
 	r := &running{world: w, logged: &bytes.Buffer{}, done: make(chan struct{})}
 	o := Options{Policy: testPolicy(), Serving: w, Work: w, Inventory: w, Guard: 500 * time.Millisecond, Plan: 2 * time.Second,
@@ -332,6 +336,7 @@ func begin(w *world, change func(*Options)) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	go func() { r.Run(ctx); close(r.done) }()
+	pass(100 * time.Millisecond)
 	return r
 }
 
