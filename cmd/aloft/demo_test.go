@@ -53,17 +53,17 @@ func TestScreen(t *testing.T) {
 	room := 0.5
 	got := screen(Status{
 		Devices: []DeviceStatus{{Model: "A100-80GB", Healthy: true, Modelled: true}},
-		Slices:  []SliceStatus{{ID: "g0/s0", Shape: "1g.10gb", Phase: "job_runs", Model: "m", Job: "job_1"}, {ID: "g0/s1", Shape: "1g.10gb", Phase: "loading", To: "m", Moving: true}},
+		Slices:  []SliceStatus{{ID: "g0/s0", Shape: "1g.10gb", Phase: "job_runs", Model: "m", Job: "job_123abcdef0"}, {ID: "g0/s1", Shape: "1g.10gb", Phase: "loading", To: "m", Moving: true}},
 		Models:  []ModelStatus{{Name: "m", Fast: 1, Have: 2, Headroom: &room, P99: 50, Target: 100, Queue: map[string]int{"offline": 3}}},
-		Jobs:    []JobStatus{{ID: "job_1", Kind: "train", State: "running", Done: 1, Total: 2}},
+		Jobs:    []JobStatus{{ID: "job_123abcdef0", Kind: "train", State: "running", Done: 1, Total: 2}},
 		Ledger:  perfect().Ledger,
 	})
 	for _, want := range []string{
 		"A100-80GB (simulated: engines run on this CPU)",
-		"g0/s0  1g.10gb  job_runs    job_1  (m sleeps below)",
+		"g0/s0  1g.10gb  job_runs    job-def0  (m sleeps below)",
 		"g0/s1  1g.10gb  loading     -> m",
 		"50% ##..",
-		"job_1                      train     running    ######...... 1/2",
+		"job-def0   train     running    ######...... 1/2",
 		"warm_reserve 60%, job_useful 40%",
 	} {
 		if !strings.Contains(got, want) {

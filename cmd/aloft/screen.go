@@ -37,7 +37,11 @@ func screen(s Status) string {
 		fmt.Fprintln(&b)
 	}
 	for _, j := range s.Jobs {
-		fmt.Fprintf(&b, "%-26s %-9s %-10s %s %d/%d\n", short(j.ID, 26), j.Kind, j.State, bar(float64(j.Done)/float64(max(1, j.Total)), 12), j.Done, j.Total)
+		done := "not begun"
+		if j.Total > 0 {
+			done = fmt.Sprintf("%s %d/%d", bar(float64(j.Done)/float64(j.Total), 12), j.Done, j.Total)
+		}
+		fmt.Fprintf(&b, "%-10s %-9s %-10s %s\n", short(j.ID), j.Kind, j.State, done)
 	}
 	a := s.Arbiter
 	fmt.Fprintf(&b, "\nlent %d of %d lendable; loans %d, reclaims %d (p99 %.2f s, bound %.1f s), broken bounds %d, violations %d\n",
@@ -49,13 +53,13 @@ func screen(s Status) string {
 func holderOf(s SliceStatus) string {
 	switch {
 	case s.Moving && s.Job != "":
-		return "-> " + s.Job
+		return "-> " + short(s.Job)
 	case s.Moving:
 		return "-> " + s.To
 	case s.Job != "" && s.Model != "":
-		return s.Job + "  (" + s.Model + " sleeps below)"
+		return short(s.Job) + "  (" + s.Model + " sleeps below)"
 	case s.Job != "":
-		return s.Job
+		return short(s.Job)
 	}
 	return s.Model
 }
@@ -65,9 +69,16 @@ func bar(x float64, width int) string {
 	return strings.Repeat("#", n) + strings.Repeat(".", width-n)
 }
 
-func short(s string, n int) string { return s[:min(len(s), n)] }
+// short names a job on a screen: its kind and the end of its id, which differs.
+func short(id string) string {
+	kind, rest, ok := strings.Cut(id, "_")
+	if !ok || len(rest) < 5 {
+		return id
+	}
+	return kind + "-" + rest[len(rest)-4:]
+}
 
-// ledgerLine lists the accounts that matter, largest first.
+// ledgerLine lists the five largest accounts.
 func ledgerLine(l arbiter.Balance) string {
 	accounts := slices.Clone(arbiter.Accounts)
 	slices.SortStableFunc(accounts, func(a, b arbiter.Account) int {
@@ -80,7 +91,7 @@ func ledgerLine(l arbiter.Balance) string {
 		return 0
 	})
 	var parts []string
-	for _, a := range accounts {
+	for _, a := range accounts[:5] {
 		if l.Share[a] >= 0.005 {
 			parts = append(parts, fmt.Sprintf("%s %.0f%%", a, 100*l.Share[a]))
 		}
