@@ -247,7 +247,7 @@ func configName(path string) string {
 func parseConfig(text []byte) (*Config, error) {
 	c := defaults()
 	if err := yaml.UnmarshalWithOptions(text, &c, yaml.Strict()); err != nil {
-		return nil, locate(text, strings.TrimSpace(yaml.FormatError(err, false, true)))
+		return nil, locate(text, strings.TrimSpace(yaml.FormatError(err, false, false)))
 	}
 	for i := range c.Models {
 		c.Models[i].fill()
@@ -403,6 +403,9 @@ func (m *ModelConfig) validate(path string) error {
 	}
 	if m.Slots < 1 || m.Context < 0 || m.Target < 0 {
 		return at(path, "slots must be at least 1; context and target must not be negative")
+	}
+	if m.Law.Alpha < 0 || m.Law.Beta < 0 {
+		return at(path+".law", "alpha %v, beta %v, want none negative", m.Law.Alpha, m.Law.Beta)
 	}
 	return nil
 }

@@ -320,6 +320,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 	if err := writeFile(s.path("run", "address"), []byte(address+"\n")); err != nil {
 		return err
 	}
+	s.onStop("address", func(context.Context) error { _ = os.Remove(s.path("run", "address")); return nil })
 	s.hello(stdout, address)
 	return s.gateway.Serve(ctx, s.listener)
 }

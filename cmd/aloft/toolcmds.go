@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -41,10 +42,10 @@ func (j jobObject) String() string {
 		s += fmt.Sprintf(" %d of %d %s", p.Done, p.Total, first(p.Unit, "steps"))
 	}
 	if j.Preemptions > 0 {
-		s += fmt.Sprintf(", preempted %d times", j.Preemptions)
+		s += fmt.Sprintf(" preempted %d times", j.Preemptions)
 	}
 	if len(j.Slices) > 0 {
-		s += fmt.Sprintf(", on %v", j.Slices)
+		s += fmt.Sprintf(" on %s", strings.Join(j.Slices, " "))
 	}
 	if j.Error != "" {
 		s += ": " + j.Error
@@ -111,7 +112,7 @@ func (c *loadCmd) options() (loadgen.Options, error) {
 			return opt, err
 		}
 		if err := yaml.UnmarshalWithOptions(text, &opt, yaml.Strict()); err != nil {
-			return opt, fmt.Errorf("%s: %s", c.Profile, yaml.FormatError(err, false, true))
+			return opt, fmt.Errorf("%s: %s", c.Profile, yaml.FormatError(err, false, false))
 		}
 		return opt, opt.Validate()
 	}
