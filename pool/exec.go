@@ -74,6 +74,7 @@ func (x Exec) Launch(ctx context.Context, l Launch) (Engine, error) {
 	port := "0"
 	if !profile.Announces {
 		if port, err = freePort(); err != nil {
+			log.close()
 			return nil, fmt.Errorf("launch %s: %w", l.Replica, err)
 		}
 		out.addr <- net.JoinHostPort("127.0.0.1", port)
@@ -85,6 +86,7 @@ func (x Exec) Launch(ctx context.Context, l Launch) (Engine, error) {
 		Stdout: out, Stderr: log,
 	})
 	if err != nil {
+		log.close()
 		return nil, err
 	}
 	e := &process{Process: p, profile: profile, log: log}

@@ -131,9 +131,10 @@ func (l *loop) measure(r *replica, step string, took time.Duration) {
 	l.timings[k].add(took)
 }
 
-func (l *loop) onSlice(slice string) *replica {
+// awake finds the replica that uses the slice; there may be a sleeping one beside it.
+func (l *loop) awake(slice string) *replica {
 	for _, r := range l.replicas {
-		if r.info.Slice.ID == slice {
+		if r.info.Slice.ID == slice && r.info.State != Sleeping {
 			return r
 		}
 	}
@@ -216,7 +217,8 @@ func (l *loop) republish(model string) {
 }
 
 // fail records why and tries again after the back-off; a replica lent to a job
-// is not restarted: its lease ends instead.
+// is not restarted: its lease ends instead. One that was asleep is forgotten:
+// its slice may be lent, and a restart would take it from the borrower.
 func (l *loop) fail(r *replica, err error) {
 	r.info.Error = err.Error()
 	r.cancel()
@@ -224,7 +226,7 @@ func (l *loop) fail(r *replica, err error) {
 		r.engine = nil
 		l.p.acts.Go(func() { e.Stop(0) })
 	}
-	if r.info.State == Draining || l.closing {
+	if r.info.State == Draining || r.info.State == Sleeping || l.closing {
 		if r.info.State != Draining {
 			l.enter(r, Draining, 0)
 		}

@@ -142,8 +142,10 @@ func New(o Options, log *slog.Logger) (*Pool, error) {
 	return p, nil
 }
 
-// Start launches a replica of a model on a slice; job names the batch job it is
-// lent to. It returns the replica's id at once; events tell how it goes.
+// Start launches a replica of a model on a slice, beside a sleeping one if there
+// is one; job names the batch job it is lent to. It returns the replica's id at
+// once; events tell how it goes. Errors: backends.ErrUnknownModel, ErrDraining
+// after Close, or who holds the slice.
 func (p *Pool) Start(model string, slice gpu.Slice, job string) (string, error) {
 	m, ok := p.models[model]
 	if !ok {
@@ -151,7 +153,10 @@ func (p *Pool) Start(model string, slice gpu.Slice, job string) (string, error) 
 	}
 	var id string
 	err := p.do(func(l *loop) error {
-		if other := l.onSlice(slice.ID); other != nil && other.info.State != Sleeping {
+		if l.closing {
+			return fmt.Errorf("start replica of %s on %s: %w", model, slice.ID, backends.ErrDraining)
+		}
+		if other := l.awake(slice.ID); other != nil {
 			return fmt.Errorf("start replica of %s on %s: replica %s is %s there", model, slice.ID, other.info.ID, other.info.State)
 		}
 		id = l.start(m, slice, job)

@@ -253,6 +253,32 @@ func TestStopWhileLoadingLeavesNoEngine(t *testing.T) {
 	})
 }
 
+func TestSleeperSharesItsSliceWithOneBorrower(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{}
+		w := build(t, s)
+		sleeper, _ := w.Start("m", slice, "")
+		synctest.Wait()
+		must(t, w.Sleep(sleeper))
+		synctest.Wait()
+		if _, err := w.Start("m", slice, "job_1"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for range 20 { // whichever replica of the slice is found first
+			if _, err := w.Start("m", slice, "job_2"); err == nil {
+				t.Fatal("a second borrower was let onto the slice")
+			}
+		}
+		s.launched[0].Stop(0) // the sleeper's process dies: it must not come back beside the borrower
+		time.Sleep(10 * time.Second)
+		if got := w.state(sleeper); got != Stopped || len(s.launched) != 2 {
+			t.Errorf("dead sleeper is %s after %d launches, want stopped, 2", got, len(s.launched))
+		}
+		must(t, w.Close(t.Context()))
+	})
+}
+
 func TestBrokenReplicaIsTakenOutAndTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := build(t, &script{})

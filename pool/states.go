@@ -3,7 +3,6 @@ package pool
 import (
 	"cmp"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -35,10 +34,6 @@ var next = map[State][]State{
 	Failed:   {Loading, Draining},
 	Stopped:  {},
 }
-
-// Busy reports whether the state counts as capacity on its way: loading and
-// waking replicas are never idled out (kserve #1247, research L6).
-func (s State) Busy() bool { return s == Loading || s == Warming || s == Waking }
 
 // Step names a measured step of a model's replicas.
 type Step struct {
@@ -87,5 +82,5 @@ func splitID(id string) (string, int) {
 func index(id string) int { _, n := splitID(id); return n }
 
 func sortReady(r []ReadyReplica) {
-	sort.Slice(r, func(i, j int) bool { return r[i].Index < r[j].Index })
+	slices.SortFunc(r, func(a, b ReadyReplica) int { return cmp.Compare(a.Index, b.Index) })
 }
