@@ -351,6 +351,11 @@ func (d *decision) lendTo(i int, j Job, from *claim) {
 	}
 	d.lent++
 	m.Why.Lent, m.Why.Lendable = d.lent, d.lendable
+	for _, m := range d.Models { // whoever takes it back must be able to keep the promise
+		if fits(d.Slices[i].Shape, m.Needs) {
+			lender.Back = max(lender.Back, m.Back)
+		}
+	}
 	m.Bound = d.Bound(j, lender)
 	d.apply(i, m)
 }
@@ -398,6 +403,9 @@ func (d *decision) smallest(phase Phase, needs gpu.Shape) int {
 // they cost nothing then, and a later reclaim finds a sleeper instead of an
 // empty slice.
 func (d *decision) warmUp() {
+	if d.Mode == ModeStatic { // a ready replica is never lent there
+		return
+	}
 	if slices.ContainsFunc(d.Jobs, Job.Waits) || slices.ContainsFunc(d.Slices, func(s Slice) bool { return s.Moving || s.Phase == Loading }) {
 		return
 	}

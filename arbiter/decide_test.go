@@ -170,6 +170,16 @@ func TestDecideBound(t *testing.T) {
 	if got := p.Bound(j, Model{Back: 20 * time.Second}); got != 56*time.Second {
 		t.Errorf("bound %v with a slow wake, want 56s", got)
 	}
+	// A loan is bounded by the slowest of those who may take the slice back.
+	slow, large := chat("slow", 0, 0, 1), needing(chat("large", 0, 0, 1), g2)
+	slow.Back, large.Back = 20*time.Second, time.Hour
+	s := Snapshot{Now: noon, Plan: true, Cap: noCap, Models: []Model{chat("m", 0, 0, 1), slow, large}, Slices: []Slice{on("s", g1, Free, "")}, Jobs: []Job{job("b", "batch")}}
+	for i := range s.Models {
+		s.Models[i].InFlight = 0
+	}
+	if got := p.Decide(s).Moves; len(got) != 1 || got[0].Bound != 46*time.Second { // 1 + 0 + 5 + 2 × 20
+		t.Errorf("%+v, want one loan bounded by 46s", got)
+	}
 }
 
 func TestDecideLend(t *testing.T) {
@@ -276,7 +286,18 @@ func TestDecideVetoes(t *testing.T) {
 		{name: "a slice is held once, for the head of the queue", policy: func(p *Policy) { p.Spare = 1 }, models: same, slices: two,
 			jobs: []Job{job("t", "train"), job("b", "batch")}, holds: held(NeededSoon)},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.run(t) })
+		t.Run(c.name, func(t *testing.T) {
+			plan := c.run(t)
+			ready := 0
+			for _, s := range c.slices {
+				if s.Phase == Ready {
+					ready++
+				}
+			}
+			if have := plan.Needs["m"].Have; have != ready-len(c.want) {
+				t.Errorf("has %d after the plan, want %d", have, ready-len(c.want))
+			}
+		})
 	}
 }
 
@@ -289,6 +310,7 @@ func TestDecideWarmPool(t *testing.T) {
 			want: []string{"lend s2 b free_slice"}},
 		{name: "not above max", models: []Model{chat("m", 0, 1, 1)}, slices: free},
 		{name: "not for a model that serves nothing", models: []Model{chat("n", 0, 0, 1)}, slices: free},
+		{name: "not where a ready replica is never lent", policy: func(p *Policy) { p.Mode = ModeStatic }, models: []Model{chat("m", 0, 1, 3)}, slices: free},
 		{name: "not by the guard", models: []Model{chat("m", 0, 1, 3)}, slices: free, guard: true},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t) })

@@ -427,6 +427,28 @@ func TestLoopMoveTimeout(t *testing.T) {
 	})
 }
 
+// TestLoopSleeperBelow: where two replicas share a slice, the one that is awake
+// is what the slice is doing.
+func TestLoopSleeperBelow(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		bubble(t, func(t *testing.T) {
+			w := newWorld(t, 1, chat("m", 1, 1, 1), chat("n", 0, 0, 1))
+			w.ready("m", "s0")
+			w.ready("n", "s0")
+			w.replicas[1].Phase = Asleep
+			if !first {
+				slices.Reverse(w.replicas)
+			}
+			r := begin(w, nil)
+			defer r.end()
+			pass(5 * time.Second)
+			if s := r.View().Snapshot.Slices[0]; s.Phase != Ready || s.Model != "m" || len(r.did("")) > 0 {
+				t.Errorf("%+v, decided %q", s, r.did(""))
+			}
+		})
+	}
+}
+
 // TestLoopBlind: while the inventory cannot be read nothing is decided; then it goes on.
 func TestLoopBlind(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -58,7 +58,6 @@ func live(t *testing.T, seed uint64) Stats {
 		o.MoveTimeout = 90 * time.Second
 		o.OnRecord = audit.record
 	})
-	audit.arb = r.Arbiter // in time for the first look, at 0.5 s
 	for step := range 240 {
 		stir(w, rng, faults && step < 160) // then peace, in which everything must settle
 		pass(500 * time.Millisecond)
@@ -125,7 +124,6 @@ func stir(w *world, rng *rand.Rand, faults bool) {
 // audit checks what must always hold.
 type audit struct {
 	t      *testing.T
-	arb    *Arbiter
 	world  *world
 	moving map[string]Record // decided and without outcome, by slice
 }
@@ -152,7 +150,7 @@ func (a *audit) record(r Record) {
 		a.bad("%v was decided while %v was under way", m, was)
 	}
 	a.moving[m.Slice] = r
-	st := &a.arb.state
+	st := &a.world.arb.state
 	i := slices.IndexFunc(st.snapshot.Slices, func(s Slice) bool { return s.ID == m.Slice })
 	if i < 0 {
 		a.bad("%v of no slice", m)
@@ -194,7 +192,7 @@ func modelOf(s Snapshot, name string) Model {
 
 // look checks the state between decisions.
 func (a *audit) look() {
-	v := a.arb.View()
+	v := a.world.arb.View()
 	if !v.Balance.Sums() {
 		a.bad("the ledger does not sum up: %+v", v.Balance)
 	}
@@ -213,9 +211,9 @@ func (a *audit) look() {
 			}
 		}
 	}
-	a.arb.mu.Lock()
-	defer a.arb.mu.Unlock()
-	for slice, l := range a.arb.state.leases {
+	a.world.arb.mu.Lock()
+	defer a.world.arb.mu.Unlock()
+	for slice, l := range a.world.arb.state.leases {
 		if l.Job != "" && l.Bound <= 0 {
 			a.bad("%s is lent without a bound: %+v", slice, l)
 		}

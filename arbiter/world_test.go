@@ -34,6 +34,7 @@ type world struct {
 	lost     time.Duration            // that each preempt reports
 	seed     uint64                   // 0: what took says, exactly
 	tuned    map[string]Setting
+	arb      *Arbiter // the loop that runs over it
 }
 
 func newWorld(t *testing.T, n int, models ...Model) *world {
@@ -333,6 +334,7 @@ func begin(w *world, change func(*Options)) *running {
 	if r.Arbiter, err = New(o, slog.New(slog.NewTextHandler(r.logged, &slog.HandlerOptions{Level: slog.LevelError}))); err != nil {
 		w.t.Fatal(err)
 	}
+	w.arb = r.Arbiter
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	go func() { r.Run(ctx); close(r.done) }()
