@@ -146,7 +146,7 @@ func apportion(total int, segs []Seg) []int {
 // caller, but not from whoever looks after the replica.
 func (b *Batcher) broken(batch *Batch, how Outcome, err error) {
 	if how == Broken {
-		b.log.Warn("call broken", "replica", batch.Replica.ID, "rows", batch.Rows, "err", err)
+		b.log.Warn("call broken", "replica", batch.Replica.ID, "rows", batch.Rows, "error", err)
 	}
 }
 

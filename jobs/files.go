@@ -158,7 +158,7 @@ func (m *Manager) DeleteFile(ctx context.Context, id string) error {
 func (m *Manager) dropBlob(id string) {
 	err := m.opt.Blobs.Delete(context.Background(), blobKey(id))
 	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
-		m.log.Warn("blob not removed", "file", id, "err", err)
+		m.log.Warn("blob not removed", "file", id, "error", err)
 	}
 }
 
@@ -170,7 +170,7 @@ func (m *Manager) expireFiles() {
 		select {
 		case <-tick.C:
 			if err := m.removeExpired(time.Now()); err != nil && m.base.Err() == nil {
-				m.log.Warn("expired files not removed", "err", err)
+				m.log.Warn("expired files not removed", "error", err)
 			}
 		case <-m.base.Done():
 			return

@@ -110,7 +110,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	for _, id := range ids {
 		stopping.Go(func() {
 			if err := m.Preempt(ctx, id, 0); err != nil {
-				m.log.Warn("job not preempted", "job", id, "err", err)
+				m.log.Warn("job not preempted", "job", id, "error", err)
 			}
 		})
 	}
@@ -285,7 +285,7 @@ func (m *Manager) changed(j Job, from State) {
 		m.open--
 		m.mu.Unlock()
 	}
-	m.log.Info("job changed", "job", j.ID, "kind", j.Kind, "from", from, "to", j.State, "status", batchStatus(j), "err", j.Error)
+	m.log.Info("job changed", "job", j.ID, "kind", j.Kind, "from", from, "to", j.State, "status", batchStatus(j), "error", j.Error)
 	m.opt.OnChange(j)
 }
 
@@ -301,7 +301,7 @@ func batchStatus(j Job) BatchStatus {
 func (m *Manager) sweepBatchDirs(live map[string]bool) {
 	entries, err := os.ReadDir(filepath.Join(m.opt.DataDir, "batches"))
 	if err != nil {
-		m.log.Warn("batch folders not swept", "err", err)
+		m.log.Warn("batch folders not swept", "error", err)
 		return
 	}
 	for _, e := range entries {

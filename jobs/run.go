@@ -175,7 +175,7 @@ func (m *Manager) watch(id string, r *run) {
 		if err == nil || errors.Is(err, ErrNotFound) {
 			return
 		}
-		m.log.Error("end of job not stored", "job", id, "err", err)
+		m.log.Error("end of job not stored", "job", id, "error", err)
 		select {
 		case <-time.After(pause):
 		case <-m.base.Done():
@@ -217,7 +217,7 @@ func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
 		return
 	}
 	if _, err := m.update(ctx, id, func(j *Job) error { r.freshen(j); return nil }); err != nil {
-		m.log.Warn("progress not stored", "job", id, "err", err)
+		m.log.Warn("progress not stored", "job", id, "error", err)
 	}
 }
 

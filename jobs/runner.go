@@ -71,7 +71,7 @@ func (m *Manager) serveBatch(id string) {
 			if err == nil || errors.Is(err, ErrNotFound) || m.base.Err() != nil {
 				return // ended, its record deleted, or closing
 			}
-			m.log.Warn("batch interrupted", "batch", id, "err", err)
+			m.log.Warn("batch interrupted", "batch", id, "error", err)
 			select {
 			case <-time.After(pause(m.opt.Retry, try, 0)):
 			case <-m.base.Done():

@@ -202,7 +202,7 @@ func (l *loop) add(b *yzma.Batch, s *sequence) {
 // fail ends every running generation: after a failed decode nobody knows what
 // the cache holds.
 func (l *loop) fail(err error) {
-	l.e.log.Error("decode failed", "model", l.e.opt.Name, "err", err)
+	l.e.log.Error("decode failed", "model", l.e.opt.Name, "error", err)
 	for _, s := range l.slots {
 		if s != nil {
 			l.finish(s, ending{err: err})

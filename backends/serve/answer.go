@@ -41,7 +41,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error, param s
 	}
 	wire := wireError(err, param)
 	if wire.Status >= 500 {
-		s.log.Warn("request failed", "path", r.URL.Path, "id", r.Header.Get("X-Request-Id"), "status", wire.Status, "err", err)
+		s.log.Warn("request failed", "path", r.URL.Path, "id", r.Header.Get("X-Request-Id"), "status", wire.Status, "error", err)
 	}
 	var retry *backends.RetryError
 	if errors.As(err, &retry) {

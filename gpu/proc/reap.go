@@ -140,7 +140,7 @@ func reapFile(file, boot string, log *slog.Logger) (killed int, err error) {
 	r, err := parseRecord(b)
 	switch {
 	case err != nil:
-		log.Warn("pid file dropped", "file", file, "err", err)
+		log.Warn("pid file dropped", "file", file, "error", err)
 	case r.Boot != boot:
 		// An earlier boot: nothing of it can live.
 	case alive(r.Parent, r.ParentStart):
