@@ -160,20 +160,18 @@ type Reason string
 
 // The reasons.
 const (
-	BelowMin     Reason = "below_min"      // fewer replicas than configured
-	NeedsMore    Reason = "needs_more"     // the arrival envelope calls for more replicas
-	RiseAhead    Reason = "rise_ahead"     // the learned rise may come within the horizon
-	WarmPool     Reason = "warm_pool"      // no job waits: a ready replica costs nothing
-	SpareGone    Reason = "spare_gone"     // the shared spare is used up
-	Surplus      Reason = "surplus"        // serving needs less than it has
-	NoNeed       Reason = "free_slice"     // nobody holds the slice
-	LowHeadroom  Reason = "low_headroom"   // lending vetoed
-	NoHeadroom   Reason = "no_headroom"    // too few samples under traffic: lending vetoed
-	NotLongYet   Reason = "hold_time"      // surplus for less than the hold time
-	CapReached   Reason = "cap"            // the lending cap after a broken bound
-	NothingFits  Reason = "shape"          // no waiting job fits the slice
-	NothingWaits Reason = "nothing_queued" // no job waits
-	NeededSoon   Reason = "needed"         // now or within the horizon
+	BelowMin    Reason = "below_min"    // fewer replicas than configured
+	NeedsMore   Reason = "needs_more"   // the arrival envelope calls for more replicas
+	RiseAhead   Reason = "rise_ahead"   // the learned rise may come within the horizon
+	WarmPool    Reason = "warm_pool"    // no job waits: a ready replica costs nothing
+	SpareGone   Reason = "spare_gone"   // the shared spare is used up
+	Surplus     Reason = "surplus"      // serving needs less than it has
+	NoNeed      Reason = "free_slice"   // nobody holds the slice
+	LowHeadroom Reason = "low_headroom" // lending vetoed
+	NoHeadroom  Reason = "no_headroom"  // too few samples under traffic: lending vetoed
+	NotLongYet  Reason = "hold_time"    // surplus for less than the hold time
+	CapReached  Reason = "cap"          // the lending cap after a broken bound
+	NeededSoon  Reason = "needed"       // now or within the horizon
 )
 
 // Move is one step of a plan.

@@ -17,7 +17,7 @@ type Mode string
 const (
 	ModeLend    Mode = "lend"    // the default
 	ModeStatic  Mode = "static"  // jobs get only slices that no model claims
-	ModeObserve Mode = "observe" // decides and records, moves nothing
+	ModeObserve Mode = "observe" // decides and records; starts and wakes replicas, lends nothing
 )
 
 // Policy holds the settings of the decision. All are configuration.
@@ -316,20 +316,21 @@ func (d *decision) mayLend(j Job, from *claim, slow int) (Reason, bool) {
 	case d.lent >= d.Cap:
 		return CapReached, false
 	}
-	for _, m := range d.Models { // headroom vetoes whoever lends: spares are shared
-		c := d.models[m.Name]
-		switch {
-		case c.Room != nil && *c.Room < d.LendAbove:
+	for _, c := range d.models { // spares are shared: a model in trouble vetoes every loan
+		if c.Room != nil && *c.Room < d.LendAbove {
 			return LowHeadroom, false
-		case c.Room == nil && m.Traffic():
-			return NoHeadroom, false
-		case !m.Reclaimed.IsZero() && d.Now.Sub(m.Reclaimed) < d.AfterReclaim:
-			return NotLongYet, false
 		}
 	}
+	switch {
+	case from == nil:
+		return "", true
+	case from.Room == nil && from.Traffic():
+		return NoHeadroom, false
+	case !from.Reclaimed.IsZero() && d.Now.Sub(from.Reclaimed) < d.AfterReclaim:
+		return NotLongYet, false
 	// Ski rental: with no forecast of the idle time, wait as long as going out
 	// and coming back costs before paying for it.
-	if from != nil && (from.SurplusFrom.IsZero() || d.Now.Sub(from.SurplusFrom) < max(d.Hold, from.Out+from.Back)) {
+	case from.SurplusFrom.IsZero() || d.Now.Sub(from.SurplusFrom) < max(d.Hold, from.Out+from.Back):
 		return NotLongYet, false
 	}
 	return "", true

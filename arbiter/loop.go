@@ -191,16 +191,13 @@ func (a *Arbiter) look(ctx context.Context) {
 	for _, set := range plan.Settings {
 		a.opt.Serving.Tune(set)
 	}
-	if a.opt.Policy.Mode == ModeObserve {
-		for _, m := range plan.Moves {
-			if st.history.news(m, now) {
-				a.record(Record{Time: now, Move: m, Outcome: "observed"})
-			}
-		}
-		return
-	}
 	for _, m := range plan.Moves {
-		a.begin(ctx, m, now)
+		switch {
+		case a.opt.Policy.Mode != ModeObserve || m.Action == Start || m.Action == Wake:
+			a.begin(ctx, m, now)
+		case st.history.news(m, now):
+			a.record(Record{Time: now, Move: m, Outcome: "observed"})
+		}
 	}
 }
 
