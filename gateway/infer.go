@@ -341,7 +341,8 @@ func (s *Server) observe(o Outcome) {
 			slog.String("id", o.ID), slog.String("model", o.Model), slog.String("endpoint", string(o.Endpoint)),
 			slog.String("class", o.Class.String()), slog.Int("status", o.Status), slog.String("reason", o.Reason),
 			slog.Int("prompt_tokens", o.PromptTokens), slog.Int("completion_tokens", o.CompletionTokens),
-			slog.Duration("total", o.Total), slog.String("replica", o.Timing.Replica))
+			slog.Duration("queue", o.Timing.Queue), slog.Duration("engine", o.Timing.Engine), slog.Duration("total", o.Total),
+			slog.String("replica", o.Timing.Replica))
 	}
 	if s.deps.Observer != nil {
 		s.deps.Observer.Observe(o)

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"runtime/debug"
 	"slices"
@@ -231,8 +230,9 @@ func (s *Server) write(x *exchange, f fault, err error) {
 // badRequest answers what fasthttp could not read as a request.
 func (s *Server) badRequest(c *fasthttp.RequestCtx, err error) {
 	x := &exchange{c: c, id: requestID(nil)}
-	s.log.Log(s.base, slog.LevelDebug, "request not read", "id", x.id, "error", err)
-	s.fail(x, readFault(err))
+	err = readFault(err) // the original may quote a header, and so a key
+	s.log.Debug("request not read", "id", x.id, "error", err)
+	s.fail(x, err)
 }
 
 // requestID takes the client's id if it is sane, else makes one.

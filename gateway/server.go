@@ -76,6 +76,7 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 		DisablePreParseMultipartForm: true,
 		TCPKeepalive:                 true,
 		NoDefaultContentType:         true,
+		SecureErrorLogMessage:        true, // else errors quote headers, keys among them
 	}
 	return s, nil
 }
