@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -23,14 +22,7 @@ type catalog struct{ *serving }
 
 // Lookup implements gateway.Catalog.
 func (c catalog) Lookup(name string) (gateway.Model, bool) {
-	m := c.models[name]
-	if m == nil {
-		for _, n := range c.order {
-			if slices.Contains(c.models[n].Aliases, name) {
-				m = c.models[n]
-			}
-		}
-	}
+	m := c.named(name)
 	if m == nil {
 		return gateway.Model{}, false
 	}
@@ -209,9 +201,6 @@ func (s statusSource) Status() any {
 	}
 	list, _ := s.jobs.List(context.Background(), jobs.Filter{States: []jobs.State{jobs.Queued, jobs.Starting, jobs.Running, jobs.Preempting}})
 	for _, j := range list {
-		if live, err := s.jobs.Get(context.Background(), j.ID); err == nil {
-			j = live
-		}
 		js := JobStatus{ID: j.ID, Kind: string(j.Kind), State: string(j.State), Done: j.Progress.Done, Total: j.Progress.Total,
 			Preemptions: j.Preemptions, Resumes: j.Progress.Resumes}
 		if j.Batch != nil {
@@ -252,17 +241,6 @@ func (s *server) observeQueues(o metric.Observer, queue metric.Int64Observable) 
 			o.ObserveInt64(queue, int64(sig.Class[c].Queue), metric.WithAttributes(attribute.String("model", name), attribute.String("class", c.String())))
 		}
 	}
-}
-
-// logRequest writes the one line of a request; never its text.
-func (s *server) logRequest(o gateway.Outcome) {
-	level := slog.LevelDebug
-	if o.Status >= 500 {
-		level = slog.LevelWarn
-	}
-	s.log.Log(context.Background(), level, "request", "id", o.ID, "model", o.Model, "endpoint", o.Endpoint, "class", o.Class.String(),
-		"status", o.Status, "reason", o.Reason, "prompt_tokens", o.PromptTokens, "completion_tokens", o.CompletionTokens,
-		"queue", o.Timing.Queue, "engine", o.Timing.Engine, "total", o.Total, "replica", o.Timing.Replica)
 }
 
 // slicesOf lists a node's slices.

@@ -34,7 +34,7 @@ func (s *server) engines() (pool.Launcher, []pool.Model, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		models = append(models, pool.Model{Name: m.Name, Slots: callsAtOnce(m), Spec: p})
+		models = append(models, pool.Model{Name: m.Name, Slots: m.Slots, Spec: p})
 	}
 	dial := func(url string) backends.Backend {
 		return openaihttp.New(openaihttp.Options{BaseURL: url, FirstByteTimeout: s.conf.Gateway.RequestTimeout})
@@ -49,10 +49,6 @@ func niceOf(l pool.Launch) int {
 	}
 	return simulated.NiceFor(l.Slice.Shape)
 }
-
-// callsAtOnce is how many calls a replica gets at once: sequences when it
-// generates, batches when it embeds.
-func callsAtOnce(m ModelConfig) int { return m.Slots }
 
 func (s *server) profile(self string, m ModelConfig) (pool.Profile, error) {
 	p := pool.Profile{Announces: true, Sleep: pool.SleepHTTP}

@@ -16,7 +16,15 @@ import (
 // (knee work, scenarios README), by what became of them.
 type meter struct {
 	mu                 sync.Mutex
+	rate               float64 // seconds of a replica that one token of demand costs
 	useful, late, rows time.Duration
+}
+
+// charge sets the rate of the requests to come.
+func (m *meter) charge(rate float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rate = rate
 }
 
 func (m *meter) totals() (useful, late, rows time.Duration) {
@@ -25,23 +33,22 @@ func (m *meter) totals() (useful, late, rows time.Duration) {
 	return m.useful, m.late, m.rows
 }
 
-// observer hears of every request: it books knee work, counts, and writes the
-// one log line of a request. It implements gateway.Observer.
+// observer hears of every request: it books knee work and counts. It implements
+// gateway.Observer.
 type observer struct {
 	models   map[string]*served
 	duration metric.Float64Histogram
 	first    metric.Float64Histogram
 	tokens   metric.Int64Histogram
 	lent     func(replica string) bool
-	log      func(o gateway.Outcome)
 }
 
 // buckets of the GenAI conventions: they double from 10 ms.
 var durationBuckets = []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92}
 var tokenBuckets = []float64{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864}
 
-func newObserver(s *serving, meter metric.Meter, log func(gateway.Outcome)) (*observer, error) {
-	o := &observer{models: s.models, lent: s.isLent, log: log}
+func newObserver(s *serving, meter metric.Meter) (*observer, error) {
+	o := &observer{models: s.models, lent: s.isLent}
 	var err error
 	hist := func(name, unit, what string, bounds []float64) metric.Float64Histogram {
 		h, e := meter.Float64Histogram(name, metric.WithUnit(unit), metric.WithDescription(what), metric.WithExplicitBucketBoundaries(bounds...))
@@ -89,7 +96,6 @@ func (o *observer) Observe(r gateway.Outcome) {
 	if !o.lent(r.Timing.Replica) { // a borrowed slice is booked as a whole
 		m.book(r)
 	}
-	o.log(r)
 }
 
 // book charges the knee work of one request. Merged calls cost their tokens at
@@ -98,15 +104,14 @@ func (m *served) book(r gateway.Outcome) {
 	if r.Status >= 400 && r.Status != 499 {
 		return // refused: no replica spent time on it
 	}
+	m.meter.mu.Lock()
+	defer m.meter.mu.Unlock()
 	var spent, latency time.Duration
 	if m.embeds() {
-		rate := unitTime(m.batcher.Signals(time.Now()), true)
-		spent, latency = time.Duration(float64(r.PromptTokens)*rate*float64(time.Second)), r.Total
+		spent, latency = time.Duration(float64(r.PromptTokens)*m.meter.rate*float64(time.Second)), r.Total
 	} else {
 		spent, latency = max(0, r.Total-r.Timing.Queue)/time.Duration(m.Slots), r.FirstToken
 	}
-	m.meter.mu.Lock()
-	defer m.meter.mu.Unlock()
 	switch {
 	case r.Class == backends.Offline:
 		m.meter.rows += spent

@@ -170,6 +170,7 @@ func (s *server) listen(context.Context) error {
 		return fmt.Errorf("listen on %s: without gateway.keys only a loopback address is served", s.conf.Listen)
 	}
 	s.listener = l
+	s.onStop("listener", func(context.Context) error { _ = l.Close(); return nil }) // the gateway has closed it, if it came to serve
 	return nil
 }
 
@@ -180,15 +181,15 @@ func (s *server) openTelemetry(ctx context.Context) (err error) {
 	return err
 }
 
-// shape looks a profile up on this node; "" is the smallest there is.
+// shape looks a profile up on this node; "" fits every slice.
 func (s *server) shape(profile string) (gpu.Shape, error) {
+	if profile == "" {
+		return gpu.Shape{}, nil
+	}
 	var have []string
 	for _, d := range s.devices {
 		for _, sl := range d.Slices {
-			if sl.Shape.Profile == profile || profile == "" {
-				if profile == "" {
-					return gpu.Shape{}, nil
-				}
+			if sl.Shape.Profile == profile {
 				return sl.Shape, nil
 			}
 			have = append(have, sl.Shape.Profile)
@@ -208,7 +209,7 @@ func (s *server) shape(profile string) (gpu.Shape, error) {
 // openModels checks every model's file and makes its batcher.
 func (s *server) openModels(context.Context) error {
 	s.serving = &serving{models: map[string]*served{}, changed: make(chan struct{}), rows: map[string]bool{},
-		offline: map[string]int{}, lent: map[string]bool{}}
+		offline: map[string]int{}}
 	for _, m := range s.conf.Models {
 		needs, err := s.shape(m.Shape)
 		if err != nil {
@@ -271,7 +272,7 @@ func (s *server) openPool(context.Context) error {
 // gateway, so that comes first.
 func (s *server) openArbiter(context.Context) error {
 	a := s.conf.Arbiter
-	s.work = &work{jobs: s.jobs, serving: s.serving, width: s.conf.Jobs.BatchWidth, log: s.log.Warn,
+	s.work = &work{jobs: s.jobs, serving: s.serving, width: s.conf.Jobs.BatchWidth, log: s.log.Warn, began: map[string]time.Time{},
 		shapes: func(p string) gpu.Shape { shape, _ := s.shape(p); return shape }}
 	var err error
 	s.arbiter, err = arbiter.New(arbiter.Options{Policy: s.conf.policy(), Serving: s.serving, Work: s.work, Inventory: s.inventory,
@@ -282,7 +283,7 @@ func (s *server) openArbiter(context.Context) error {
 
 func (s *server) openGateway(ctx context.Context) error {
 	meter := s.telemetry.metrics.Meter("aloft")
-	obs, err := newObserver(s.serving, meter, s.logRequest)
+	obs, err := newObserver(s.serving, meter)
 	if err != nil {
 		return err
 	}
@@ -296,6 +297,10 @@ func (s *server) openGateway(ctx context.Context) error {
 			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: s.jobs}, s.log)
 	return err
 }
+
+// moveGrace is how long a shutdown waits for moves under way. One that waits for
+// a cold start may take minutes, and the jobs behind it need theirs to save.
+const moveGrace = 5 * time.Second
 
 // run serves until ctx ends. The edge stops first, then the arbiter, so that
 // nothing is lent while the jobs and then the pool go down.
@@ -311,10 +316,10 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 		stopDeciding()
 		select {
 		case <-decided: // the moves under way have ended too
-			return nil
+		case <-time.After(moveGrace): // they end with the jobs and replicas that they wait for
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
+		return nil
 	})
 	address := "http://" + s.listener.Addr().String()
 	if err := writeFile(s.path("run", "address"), []byte(address+"\n")); err != nil {

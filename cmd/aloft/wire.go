@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -42,6 +43,19 @@ type serving struct {
 	seen    map[string][]pool.State
 }
 
+// named finds a model by its name or an alias; nil = there is none.
+func (s *serving) named(name string) *served {
+	if m := s.models[name]; m != nil {
+		return m
+	}
+	for _, m := range s.models {
+		if slices.Contains(m.Aliases, name) {
+			return m
+		}
+	}
+	return nil
+}
+
 // publish is the pool's Publish: the batcher gets the ready replicas.
 func (s *serving) publish(model string, ready []pool.ReadyReplica) {
 	var out []batcher.Replica
@@ -51,19 +65,24 @@ func (s *serving) publish(model string, ready []pool.ReadyReplica) {
 		out = append(out, batcher.Replica{ID: r.ID, Backend: r.Backend, Slots: r.Slots, Offline: r.Offline, Shape: r.Shape, Index: r.Index})
 		if r.Offline {
 			s.offline[model]++
-			s.lent[r.ID] = true
 		}
 	}
 	s.mu.Unlock()
 	s.models[model].batcher.SetReplicas(out)
 }
 
-// concurrency is how many rows of batches may be under way for a model now.
+// concurrency is how many rows of batches may be under way for a model now,
+// each per replica. A model that does not exist has no queue to spare: its rows
+// are let through to their refusals.
 func (s *serving) concurrency(model string, each int) int {
+	m := s.named(model)
+	if m == nil {
+		return each
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.offline[model]
-	if s.rows[model] {
+	n := s.offline[m.Name]
+	if s.rows[m.Name] {
 		n++
 	}
 	return n * each
@@ -78,15 +97,17 @@ func (s *serving) isLent(replica string) bool {
 
 // notify is called on every change of a replica: whoever waits looks again.
 func (s *serving) notify(replicas []pool.Replica) {
-	seen := map[string][]pool.State{}
+	seen, lent := map[string][]pool.State{}, map[string]bool{}
 	for _, r := range replicas {
 		if r.Job == "" {
 			seen[r.Model] = append(seen[r.Model], r.State)
+		} else {
+			lent[r.ID] = true
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen = seen
+	s.seen, s.lent = seen, lent
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -103,6 +124,7 @@ func (s *serving) Models(now time.Time) []arbiter.Model {
 			Back: timings[pool.Step{Model: name, Name: "wake"}].P99,
 			Out:  timings[pool.Step{Model: name, Name: "sleep"}].P99}
 		rate := unitTime(sig, m.embeds())
+		m.meter.charge(rate)
 		for _, b := range sig.Load.Buckets {
 			a.Work = append(a.Work, float64(b.Tokens)*rate)
 		}
@@ -239,23 +261,30 @@ type work struct {
 	width   int // slices a batch may borrow
 	log     func(msg string, args ...any)
 
-	mu  sync.Mutex
-	now map[string]arbiter.Job // as of the last listing
+	last []arbiter.Job // the newest listing; belongs to Jobs
+
+	mu    sync.Mutex
+	began map[string]time.Time // when a listed job was last given a slice
 }
 
-// Jobs implements arbiter.Work.
+// Jobs implements arbiter.Work. While the store does not answer the last listing
+// stands: without its job a borrowed slice would count as free.
 func (w *work) Jobs() []arbiter.Job {
 	list, err := w.jobs.List(context.Background(), jobs.Filter{States: []jobs.State{jobs.Queued, jobs.Starting, jobs.Running, jobs.Preempting}})
 	if err != nil {
 		w.log("jobs not listed", "error", err)
-		return nil
+		return slices.Clone(w.last)
 	}
 	offline := map[string][]pool.Replica{} // by job
 	for _, r := range w.serving.pool.Replicas() {
 		if r.Job != "" {
 			offline[r.Job] = append(offline[r.Job], r)
 		}
+		if r.Job != "" && r.State == pool.Failed { // the pool does not restart it: the loan is over
+			_ = w.serving.pool.Stop(r.ID)
+		}
 	}
+	w.keep(list)
 	var out []arbiter.Job
 	for _, j := range list {
 		a := arbiter.Job{ID: j.ID, Kind: string(j.Kind), Needs: w.shapes(j.Shape), MaxWidth: max(1, j.MinWidth, j.MaxWidth),
@@ -267,7 +296,7 @@ func (w *work) Jobs() []arbiter.Job {
 			delete(offline, j.ID)
 		} else {
 			a.Restart = time.Second
-			a.Unsaved = time.Since(latest(j.Progress.CheckpointAt, j.Started))
+			a.Unsaved = time.Since(w.saved(j))
 		}
 		out = append(out, a)
 	}
@@ -276,17 +305,35 @@ func (w *work) Jobs() []arbiter.Job {
 			_ = w.serving.pool.Stop(r.ID) // it may be on its way out already
 		}
 	}
+	w.last = slices.Clone(out)
 	return out
+}
+
+// keep forgets when jobs began that are not listed any more.
+func (w *work) keep(list []jobs.Job) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.began, func(id string, _ time.Time) bool {
+		return !slices.ContainsFunc(list, func(j jobs.Job) bool { return j.ID == id })
+	})
+}
+
+// saved is the moment up to which a job's work is safe: its last checkpoint, or
+// the start of this run. The queue between two runs is no lost work.
+func (w *work) saved(j jobs.Job) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return latest(j.Progress.CheckpointAt, latest(j.Started, w.began[j.ID]))
 }
 
 // batch fills in what is special about a batch job, and reports whether it has
 // work that another slice could do.
 func (w *work) batch(a *arbiter.Job, j jobs.Job, replicas []pool.Replica) bool {
-	m := w.serving.models[j.Model]
+	m := w.serving.named(j.Model)
 	if j.Batch == nil || j.Batch.Status != jobs.InProgress || m == nil {
 		return false
 	}
-	a.Needs, a.MaxWidth, a.Running, a.Slices, a.Grace = m.needs, w.width, false, nil, 0
+	a.Model, a.Needs, a.MaxWidth, a.Running, a.Slices, a.Grace = m.Name, m.needs, w.width, false, nil, 0
 	for _, r := range replicas {
 		a.Running = a.Running || r.State == pool.Ready
 		a.Slices = append(a.Slices, r.Slice.ID)
@@ -305,6 +352,9 @@ func latest(a, b time.Time) time.Time {
 	return b
 }
 
+// undoTime bounds the way back from a start that failed.
+const undoTime = 10 * time.Second
+
 // Start implements arbiter.Work.
 func (w *work) Start(ctx context.Context, id string, slice gpu.Slice) error {
 	j, err := w.jobs.Get(ctx, id)
@@ -312,18 +362,27 @@ func (w *work) Start(ctx context.Context, id string, slice gpu.Slice) error {
 		return err
 	}
 	if j.Kind != jobs.KindBatch {
+		w.mu.Lock()
+		w.began[id] = time.Now()
+		w.mu.Unlock()
 		return w.jobs.Start(ctx, id, []gpu.Slice{slice})
+	}
+	m := w.serving.named(j.Model)
+	if m == nil {
+		return fmt.Errorf("start %s: %w", id, backends.ErrUnknownModel)
 	}
 	if len(j.Slices) == 0 {
 		if err := w.jobs.Start(ctx, id, []gpu.Slice{slice}); err != nil {
 			return err
 		}
 	}
-	replica, err := w.serving.pool.Start(j.Model, slice, id)
+	replica, err := w.serving.pool.Start(m.Name, slice, id)
 	if err == nil {
 		err = w.serving.await(ctx, replica, pool.Ready)
 	}
-	if err != nil {
+	if err != nil { // most often ctx has ended; the slice must be cleared all the same
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
 		_, _ = w.Preempt(ctx, id, slice)
 	}
 	return err
@@ -340,11 +399,9 @@ func (w *work) Preempt(ctx context.Context, id string, slice gpu.Slice) (lost ti
 			others++
 			continue
 		}
-		if err := w.serving.pool.Stop(r.ID); err == nil || r.State == pool.Draining {
-			err = w.serving.await(ctx, r.ID, pool.Stopped)
-			if ctx.Err() != nil {
-				return 0, err
-			}
+		_ = w.serving.pool.Stop(r.ID) // it may be on its way out already
+		if err := w.serving.await(ctx, r.ID, pool.Stopped); err != nil {
+			return 0, err
 		}
 	}
 	j, err := w.jobs.Get(ctx, id)
@@ -365,5 +422,5 @@ func (w *work) Preempt(ctx context.Context, id string, slice gpu.Slice) (lost ti
 	if err != nil || after.State.Terminal() || after.Progress.CheckpointAt.After(asked) {
 		return 0, nil
 	}
-	return asked.Sub(latest(j.Progress.CheckpointAt, j.Started)), nil
+	return asked.Sub(w.saved(j)), nil
 }

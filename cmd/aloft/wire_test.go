@@ -1,0 +1,67 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"aloft/gpu"
+	"aloft/jobs"
+	"aloft/pool"
+)
+
+func testServing() *serving {
+	return &serving{
+		models:  map[string]*served{"m": {ModelConfig: ModelConfig{Name: "m", Aliases: []string{"text-embedding-3-small"}}}},
+		changed: make(chan struct{}), rows: map[string]bool{"m": true}, offline: map[string]int{"m": 2},
+	}
+}
+
+func TestBatchRowsFindTheirModel(t *testing.T) {
+	s := testServing()
+	for name, want := range map[string]int{
+		"m":                      3 * 8, // two lent replicas and the ready ones together
+		"text-embedding-3-small": 3 * 8,
+		"unknown":                8, // refused by the gateway, not held until the window ends
+	} {
+		if got := s.concurrency(name, 8); got != want {
+			t.Errorf("%s: %d rows, want %d", name, got, want)
+		}
+	}
+	s.rows["m"], s.offline["m"] = false, 0
+	if got := s.concurrency("m", 8); got != 0 {
+		t.Errorf("nothing lent and no rows allowed: %d rows, want 0", got)
+	}
+}
+
+func TestLentReplicasAreForgotten(t *testing.T) {
+	s := testServing()
+	slice := gpu.Slice{ID: "gpu0/s0"}
+	s.notify([]pool.Replica{
+		{ID: "m-1", Model: "m", Slice: slice, State: pool.Sleeping},
+		{ID: "m-2", Model: "m", Slice: slice, State: pool.Ready, Job: "batch_1"},
+	})
+	if s.isLent("m-1") || !s.isLent("m-2") || len(s.states()["m"]) != 1 {
+		t.Errorf("lent %v, states %v", s.lent, s.states())
+	}
+	s.notify([]pool.Replica{{ID: "m-1", Model: "m", Slice: slice, State: pool.Sleeping}})
+	if len(s.lent) != 0 {
+		t.Errorf("a stopped replica is still listed as lent: %v", s.lent)
+	}
+}
+
+func TestUnsavedWorkIsThisRunsOwn(t *testing.T) {
+	first := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	j := jobs.Job{ID: "job_1", Times: jobs.Times{Started: first}}
+	w := &work{began: map[string]time.Time{"job_1": first.Add(10 * time.Minute), "job_2": first}}
+	if got := w.saved(j); !got.Equal(first.Add(10 * time.Minute)) {
+		t.Errorf("second run: safe up to %v, want its own start", got)
+	}
+	j.Progress.CheckpointAt = first.Add(11 * time.Minute)
+	if got := w.saved(j); !got.Equal(j.Progress.CheckpointAt) {
+		t.Errorf("with a checkpoint: safe up to %v, want %v", got, j.Progress.CheckpointAt)
+	}
+	w.keep([]jobs.Job{j})
+	if len(w.began) != 1 {
+		t.Errorf("%d starts remembered, want that of the listed job", len(w.began))
+	}
+}
