@@ -192,38 +192,39 @@ func eventually(within time.Duration, ok func() bool) bool {
 	}
 }
 
-// running server.
+// instance is a running server.
 type instance struct {
 	*command
 	data, url string
 }
 
-// serve starts a server on a port of its own and waits until it is ready.
+// start starts a server on a port of its own and waits until it is ready.
 func start(t *testing.T, data string, env []string, args ...string) *instance {
 	t.Helper()
-	address := filepath.Join(data, "run", "address")
-	_ = os.Remove(address) // of an earlier server
+	_ = os.Remove(filepath.Join(data, "run", "address")) // of an earlier server
 	args = append([]string{"serve", "--listen", "127.0.0.1:0", "--data", data}, args...)
 	s := &instance{command: aloft(t, env, args...), data: data}
-	ready := eventually(patience, func() bool {
+	if !s.ready() {
+		t.Fatalf("aloft serve is not ready\n%s%s", s.out.String(), s.err.String())
+	}
+	return s
+}
+
+// ready waits until the server says so, and reports whether it did.
+func (s *instance) ready() bool {
+	ok := false
+	eventually(patience, func() bool {
 		select {
 		case <-s.done:
 			return true
 		default:
 		}
-		b, err := os.ReadFile(address)
+		b, err := os.ReadFile(filepath.Join(s.data, "run", "address"))
 		s.url = strings.TrimSpace(string(b))
-		return err == nil && s.get("/readyz", nil) == nil
+		ok = err == nil && s.get("/readyz", nil) == nil
+		return ok
 	})
-	select {
-	case <-s.done:
-		t.Fatalf("aloft serve ended: %s", s.err.String())
-	default:
-	}
-	if !ready {
-		t.Fatalf("not ready after %v\n%s%s", patience, s.out.String(), s.err.String())
-	}
-	return s
+	return ok
 }
 
 // quickStart starts the built-in configuration with real engines.
@@ -236,6 +237,12 @@ func quickStart(t *testing.T, args ...string) *instance {
 func (s *instance) stop(t *testing.T) {
 	t.Helper()
 	_ = s.Process.Signal(syscall.SIGTERM)
+	s.stopped(t)
+}
+
+// stopped checks that a server that was asked to end does so well.
+func (s *instance) stopped(t *testing.T) {
+	t.Helper()
 	if code := s.ended(t, stopBound+10*time.Second); code != 0 {
 		t.Errorf("exit code %d after SIGTERM\n%s", code, s.err.String())
 	}

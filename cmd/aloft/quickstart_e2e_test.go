@@ -25,6 +25,7 @@ func TestQuickStart(t *testing.T) {
 	t.Run("load", s.loadCommand)
 	t.Run("metrics", s.metrics)
 	t.Run("in-use", s.inUse)
+	t.Run("engines-killed", s.enginesKilled)
 	s.stop(t)
 	if e := call2(t, "jobs", "list", "--data", s.data); !strings.Contains(e, "no server at") {
 		t.Errorf("without a server: %s", e)
