@@ -188,10 +188,10 @@ func (s *streamSink) abort(e *openai.Error) {
 
 // frames builds the JSON of one answer.
 type frames struct {
-	chat, usage, logprobs bool
-	head                  []byte // up to and with "model"
-	object                string
-	offset                int // characters of text so far, for a completion's logprobs
+	chat, usage bool
+	head        []byte // up to and with "model"
+	object      string
+	offset      int // characters of text so far, for a completion's logprobs
 }
 
 func newFrames(e backends.Endpoint, model string, scan openai.Scan, created int64) *frames {

@@ -12,7 +12,6 @@ import (
 	"aloft/arbiter"
 	"aloft/backends"
 	"aloft/gateway"
-	"aloft/gpu"
 	"aloft/jobs"
 	"aloft/pool"
 )
@@ -241,13 +240,4 @@ func (s *server) observeQueues(o metric.Observer, queue metric.Int64Observable) 
 			o.ObserveInt64(queue, int64(sig.Class[c].Queue), metric.WithAttributes(attribute.String("model", name), attribute.String("class", c.String())))
 		}
 	}
-}
-
-// slicesOf lists a node's slices.
-func slicesOf(devices []gpu.Device) []gpu.Slice {
-	var out []gpu.Slice
-	for _, d := range devices {
-		out = append(out, d.Slices...)
-	}
-	return out
 }
