@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -144,16 +145,14 @@ func (c *batchResultsCmd) Run(ctx context.Context) error {
 	if id == "" {
 		return fmt.Errorf("batch %s is %s and has no %s file", c.ID, b.Status, what)
 	}
-	out := io.Writer(os.Stdout)
-	if c.Output != "" {
-		f, err := os.Create(c.Output)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		out = f
+	if c.Output == "" {
+		return api.download(ctx, id, os.Stdout)
 	}
-	return api.download(ctx, id, out)
+	f, err := os.Create(c.Output)
+	if err != nil {
+		return err
+	}
+	return errors.Join(api.download(ctx, id, f), f.Close())
 }
 
 func (c *client) download(ctx context.Context, file string, w io.Writer) error {

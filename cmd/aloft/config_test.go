@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/goccy/go-yaml"
 )
 
 const goodModel = `
@@ -58,4 +60,17 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte(goodModel))
 	f.Add([]byte("models: [{name: a, replicas: {min: 1}}]\nnode: {simulated: [{layout: [x]}]}"))
 	f.Fuzz(func(t *testing.T, text []byte) { _, _ = parseConfig(text) })
+}
+
+func TestConfigShowHidesSecrets(t *testing.T) {
+	c := Config{
+		Models:  []ModelConfig{{Env: map[string]string{"HF_TOKEN": "topsecret"}}},
+		Jobs:    JobsConfig{Blobs: "mem://user:topsecret@host", Templates: []TemplateConfig{{Env: map[string]string{"KEY": "topsecret"}}}},
+		Gateway: GatewayConfig{Keys: []KeyConfig{{SHA256: "topsecret"}}},
+	}
+	c.hideSecrets()
+	shown, err := yaml.Marshal(c)
+	if err != nil || strings.Contains(string(shown), "topsecret") || !strings.Contains(string(shown), "HF_TOKEN") {
+		t.Errorf("%v\n%s", err, shown)
+	}
 }

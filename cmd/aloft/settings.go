@@ -106,14 +106,14 @@ func (c *Config) keys() ([]gateway.Key, error) {
 // folders below the data folder.
 var folders = []string{"blobs", "checkpoints", "logs", "models", "recordings", "run"}
 
-// openData makes the data folder and locks it: two servers on one would end
-// each other's processes.
+// openData makes the data folder, readable by nobody else since it holds users'
+// texts, and locks it: two servers on one would end each other's processes.
 func openData(dir string) (data string, unlock func(), err error) {
 	if data, err = filepath.Abs(dir); err != nil {
 		return "", nil, err
 	}
 	for _, f := range folders {
-		if err := os.MkdirAll(filepath.Join(data, f), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(data, f), 0o700); err != nil {
 			return "", nil, fmt.Errorf("data folder %s: %w", dir, err)
 		}
 	}
@@ -147,7 +147,7 @@ func (c *Config) gguf(m ModelConfig, data string) (string, error) {
 // writeFile replaces a file in one step.
 func writeFile(path string, b []byte) error {
 	tmp := path + ".new"
-	if err := os.WriteFile(tmp, b, 0o644); err != nil {
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
 		return err
 	}
 	return os.Rename(tmp, path)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -175,15 +176,38 @@ func (c *configShowCmd) Run() error {
 	if err != nil {
 		return err
 	}
-	for i := range conf.Gateway.Keys {
-		conf.Gateway.Keys[i].SHA256 = "(hidden)"
-	}
+	conf.hideSecrets()
 	b, err := yaml.Marshal(conf)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("# %s, data folder %s\n%s", configName(conf.path), conf.data, b)
 	return nil
+}
+
+// hideSecrets blanks what may be one: key hashes, the environments of engines
+// and jobs, a password in the bucket's URL.
+func (c *Config) hideSecrets() {
+	const hidden = "(hidden)"
+	hide := func(env map[string]string) {
+		for k := range env {
+			env[k] = hidden
+		}
+	}
+	for i := range c.Gateway.Keys {
+		c.Gateway.Keys[i].SHA256 = hidden
+	}
+	for _, m := range c.Models {
+		hide(m.Env)
+	}
+	for _, t := range c.Jobs.Templates {
+		hide(t.Env)
+	}
+	if u, err := url.Parse(c.Jobs.Blobs); err != nil {
+		c.Jobs.Blobs = hidden
+	} else if u.User != nil {
+		c.Jobs.Blobs = u.Redacted()
+	}
 }
 
 type topCmd struct {
