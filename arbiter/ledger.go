@@ -8,7 +8,7 @@ import (
 // Account is where a powered-on slice-second went; each goes to exactly one.
 type Account string
 
-// The accounts (DESIGN: Ledger).
+// The accounts.
 const (
 	ServingUseful Account = "serving_useful" // knee work of requests that met their target
 	ServingLate   Account = "serving_late"   // and of those that did not

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// windows of the arrival envelope, in seconds (scenarios README, "Need").
+// windows of the arrival envelope, in seconds.
 var windows = []int{1, 2, 3, 5, 10, 20, 40}
 
 // level is how many replicas the arrivals up to now call for, before rounding:

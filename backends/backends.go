@@ -34,7 +34,7 @@ func (e Endpoint) Path() string {
 }
 
 // Merged reports whether calls of several clients may share one engine call.
-// Generation is never merged: engines batch it better (research 2).
+// Generation is never merged: engines batch it better.
 func (e Endpoint) Merged() bool { return e == Embeddings }
 
 // Class is the traffic class of a request; a lower value goes first.

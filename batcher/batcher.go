@@ -7,7 +7,7 @@
 // Batcher is the thin loop around it: one goroutine owns the core, one goroutine
 // per merged call talks to the engine, and generation runs in its caller's own.
 //
-// The algorithm is the slack batcher of research/batching-loadgen.md section 3.
+// The algorithm is described in docs/batching.md.
 package batcher
 
 import (

@@ -402,8 +402,7 @@ func (w *world) poisson(r *rand.Rand, rate float64, d time.Duration, class backe
 	return all
 }
 
-// The world of research/batching-loadgen.md section 4: four replicas of
-// T = 6 ms + 10 us a token, target 100 ms, knee at 1,700 requests a second.
+// A world of four replicas of T = 6 ms + 10 us a token, target 100 ms, knee at 1,700 requests a second.
 var paper = Options{Model: "m", Merge: true, Target: ms(100), MaxBatchTokens: 1 << 20, MaxBatchRows: 1 << 10, MaxQueue: 1 << 20}
 
 func TestAttainmentFromWrongPriors(t *testing.T) {

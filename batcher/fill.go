@@ -289,8 +289,7 @@ func (f *filling) fits(w *Work) int {
 // room reports whether the call may grow to sum tokens, added of them from the
 // work in question, without breaking the promise to its earliest member. When
 // more waits than the next calls can take, only growth beyond the knee is
-// stopped: batches that shrink to save a late head lose more than they save
-// (research 4).
+// stopped: batches that shrink to save a late head lose more than they save.
 func (f *filling) room(sum, added int, offline bool) bool {
 	if sum > f.tokens || offline && added > f.offTokens {
 		return false

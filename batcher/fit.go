@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Constants of the service-time model (research/batching-loadgen.md 3.2-3.4).
+// Constants of the service-time model (docs/batching.md).
 const (
 	fitCount     = 50   // a cell's count stops here, so that it stays able to move
 	fitFloor     = 0.05 // weight of a new sample in a full cell

@@ -22,7 +22,7 @@ var seed = flag.Uint64("seed", 1, "seed of the random run")
 
 var errLeft = errors.New("the caller left")
 
-// TestSixtyCallers is F8 of research/gateways.md: many callers of a few texts
+// TestSixtyCallers is F8 of docs/failures.md: many callers of a few texts
 // each, one text that the engine refuses, some callers that leave.
 func TestSixtyCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

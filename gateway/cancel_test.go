@@ -18,7 +18,7 @@ import (
 )
 
 // A client that leaves ends its request's context within a second, wherever the
-// request is, and is counted as 499 (research/gateways.md F1).
+// request is, and is counted as 499 (docs/failures.md F1).
 func TestClientLeaves(t *testing.T) {
 	tests := []struct {
 		name, path, body string

@@ -11,7 +11,7 @@ import (
 
 // engineFault turns an engine's error answer into one for the client. The body
 // is passed on untouched where it has OpenAI's shape; engines also send
-// {"message":…}, {"detail":…} or plain text (research/gateways.md, error shape).
+// {"message":…}, {"detail":…} or plain text (docs/failures.md).
 func engineFault(status int, body []byte) error {
 	if status < 400 || status > 599 || status == 401 || status == 403 {
 		return errNotAnswer // a refused key is ours, not the client's

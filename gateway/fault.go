@@ -46,7 +46,7 @@ var (
 )
 
 // errUnfinished is a stream that ended without a finish_reason: nobody can know
-// whether the text is whole, so it is not called so (research/gateways.md F3, F4).
+// whether the text is whole, so it is not called so (docs/failures.md F3, F4).
 var errUnfinished = cause{"the engine's stream ended without a finish reason", backends.ErrBadReply}
 
 // errBrokeOff is added to whatever ended the reading of a reply too early.
@@ -69,8 +69,8 @@ type fault struct {
 	raw    []byte        // an engine's own error body, sent instead of Error
 }
 
-// table is the one place where an error becomes a status (research/gateways.md
-// 4a). The first row whose error is in the chain counts.
+// table is the one place where an error becomes a status (OpenAI's API
+// reference). The first row whose error is in the chain counts.
 var table = []struct {
 	is            error
 	status        int

@@ -21,7 +21,7 @@ import (
 )
 
 // The engine gets the client's bytes except the model; the client the engine's
-// (research/gateways.md F13).
+// (docs/failures.md F13).
 func TestRelayIsRaw(t *testing.T) {
 	const in = ` { "zzz" : {"big": 9007199254740993, "é":"ü 漢"},  "messages":[ {"role":"user","content":"hi"} ], "unknown":[1, 2.50], "model" : "tiny" } `
 	const out = "{\"model\":\"engine-tiny\", \"n\":9007199254740993,\n \"usage\":{\"prompt_tokens\":5,\"completion_tokens\":6,\"total_tokens\":11}}"
@@ -89,7 +89,7 @@ func TestEmbeddingsRequest(t *testing.T) {
 	}
 }
 
-// Every fault of the table, as a client sees it (research/gateways.md 4a).
+// Every fault of the table, as a client sees it, as the API reference lists them.
 func TestErrorTable(t *testing.T) {
 	retry := func(err error, reason string) error {
 		return fmt.Errorf("model tiny: %w", &backends.RetryError{Err: err, After: 2500 * time.Millisecond, Reason: reason})

@@ -48,7 +48,7 @@ type Options struct {
 //
 // HeartbeatAfter lies below the 15 to 60 s after which proxies and load
 // balancers cut a silent connection, and late enough that most early faults
-// still get their real status (research/gateways.md F6).
+// still get their real status (docs/failures.md F6).
 func Defaults() Options {
 	return Options{
 		Name:    "aloft",

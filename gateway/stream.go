@@ -15,7 +15,7 @@ import (
 )
 
 // heartbeat is a comment that SSE parsers skip. One newline only: after a blank
-// line older SDKs parse an empty event (research/gateways.md F6).
+// line older SDKs parse an empty event (docs/failures.md F6).
 var heartbeat = []byte(": waiting\n")
 
 // stream is the body of an SSE answer: fasthttp calls WriteTo from the
@@ -224,7 +224,7 @@ func (b *stream) complete() {
 }
 
 // broken ends the stream with an error event instead of [DONE]. What was sent
-// stays; nothing is tried again (research/gateways.md F3).
+// stays; nothing is tried again (docs/failures.md F3).
 func (b *stream) broken(err error) []byte {
 	w := b.failed(err)
 	b.over = w.err

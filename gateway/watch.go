@@ -9,7 +9,7 @@ import (
 )
 
 // watcher notices clients that left while their request waits. fasthttp never
-// tells: nobody reads the connection while a handler runs (research/gateways.md
+// tells: nobody reads the connection while a handler runs (docs/failures.md
 // section 6). One goroutine asks the kernel about all waiting connections at
 // once, so a request costs no system call, and a thousand of them one.
 //

@@ -8,8 +8,7 @@ import (
 const mib = 1 << 20
 
 // families is NVIDIA's MIG geometry as data: the supported profiles of the MIG
-// user guide and the placements that `nvidia-smi mig -lgipp` prints (research 2,
-// 3.1).
+// user guide and the placements that `nvidia-smi mig -lgipp` prints.
 //
 // Memory is what the driver reports for an instance, for A30, A100 and
 // H100-80GB and two sizes of H100-94GB. The rest is estimated low: the memory

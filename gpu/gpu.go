@@ -65,7 +65,7 @@ type Usage struct {
 }
 
 // Inventory lists the node's GPUs and reads one slice's use. Implementations
-// cache handles: List is cheap enough for every plan (research 2, L11).
+// cache handles: List is cheap enough for every plan.
 type Inventory interface {
 	List(ctx context.Context) ([]Device, error)
 	Usage(ctx context.Context, slice string) (Usage, error)

@@ -41,7 +41,7 @@ func (p Placement) Mask() uint8 { return Mask(p.Start, p.Size) }
 
 // Mask has the bits start to start+size-1 set. Two instances collide exactly
 // when their masks do: on every family of the table compute never runs out
-// before memory does (research 2, 3.1).
+// before memory does.
 func Mask(start, size int) uint8 { return uint8((1<<size - 1) << start) }
 
 // Lookup finds a family by name.

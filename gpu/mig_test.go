@@ -73,8 +73,8 @@ func multiset(set []Placement) string {
 	return strings.Join(names, " ")
 }
 
-// TestOracle counts the placement space; the numbers are research 2, table 3.1,
-// and the 19 is NVIDIA's published list of A100 configurations.
+// TestOracle counts the placement space; the numbers were counted by
+// hand elsewhere, and the 19 is NVIDIA's published list of A100 configurations.
 func TestOracle(t *testing.T) {
 	for _, c := range []struct {
 		family                                   string

@@ -357,8 +357,7 @@ func (g *GGUF) checkServable() error {
 	if g.Text("tokenizer.ggml.model") != "llama" {
 		return nil
 	}
-	// SentencePiece falls back to <0x00>..<0xFF> and throws when one is missing
-	// (research/engines.md, traps).
+	// SentencePiece falls back to <0x00>..<0xFF> and throws when one is missing.
 	have := make(map[string]bool, len(tokens))
 	for _, t := range tokens {
 		have[t] = true

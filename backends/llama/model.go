@@ -95,7 +95,7 @@ func (md *model) newGeneration() (*session, error) {
 	p.NBatch = uint32(md.opt.BatchTokens)
 	p.NUbatch = min(p.NBatch, 512) // more costs memory and gains nothing
 	// One buffer for all sequences would make each attend over all cells: 64
-	// sequences then ran 2.6 times slower (research/engines.md).
+	// sequences then ran 2.6 times slower.
 	p.KVUnified = 0
 	// One next token a sequence; by default llama.cpp reserves room for the
 	// logits of a whole batch, which is vocabulary x 2 KB.

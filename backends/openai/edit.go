@@ -42,7 +42,7 @@ func SetModel(dst, body []byte, model string) ([]byte, error) {
 
 // ForceUsage appends body to dst with stream_options.include_usage true, so
 // that a stream can be metered; every other byte stays. The relay hides the
-// extra frame from clients that did not ask (research/gateways.md F5).
+// extra frame from clients that did not ask (docs/failures.md F5).
 func ForceUsage(dst, body []byte) ([]byte, error) {
 	root, err := parse(body)
 	if err != nil {

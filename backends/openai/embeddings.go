@@ -46,7 +46,7 @@ func AppendMergedEmbeddings(dst []byte, model string, reqs []*backends.Request) 
 // a base64 string, aliasing reply) in index order, and the prompt tokens that
 // the engine counted, -1 if it did not say. A reply in which not every index
 // from 0 to rows-1 appears exactly once is an error: guessing would hand one
-// caller another's vector (research/gateways.md F8). Errors wrap
+// caller another's vector (docs/failures.md F8). Errors wrap
 // backends.ErrBadReply.
 func SplitEmbeddings(reply []byte, rows int) ([][]byte, int, error) {
 	root, bad := parse(reply)

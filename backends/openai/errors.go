@@ -7,7 +7,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// The codes of 400 answers (research/gateways.md 4a).
+// The codes of 400 answers, as the API reference lists them.
 const (
 	CodeMissing = "missing_required_parameter"
 	CodeType    = "invalid_type"

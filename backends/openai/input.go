@@ -17,7 +17,7 @@ const (
 	idLists
 )
 
-// input reads an embeddings request's rows (research/gateways.md F10).
+// input reads an embeddings request's rows (docs/failures.md F10).
 func (s *scanner) input(v gjson.Result) *Error {
 	form, rows, err := s.rows("input", v)
 	if err != nil {

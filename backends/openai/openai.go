@@ -3,7 +3,7 @@
 // splitting embeddings, SSE framing and the error shape. No I/O, no clock.
 //
 // Bodies are relayed, not rebuilt: an engine gets the bytes the client sent
-// except the value of "model" (research/gateways.md F13).
+// except the value of "model" (docs/failures.md F13).
 package openai
 
 import (

@@ -36,7 +36,7 @@ func (s *Server) model(w http.ResponseWriter, r *http.Request) {
 // sleep closes the gate, waits for running calls and puts the engine to sleep.
 // The names /sleep?level=, /wake_up and /is_sleeping are vLLM's, so that one
 // launch profile serves both. Levels other than 1 are refused: level 2 throws
-// weights away and has given garbage elsewhere (research/gateways.md F12).
+// weights away and has given garbage elsewhere (docs/failures.md F12).
 func (s *Server) sleep(w http.ResponseWriter, r *http.Request) {
 	if level := r.URL.Query().Get("level"); level != "" && level != "1" {
 		s.fail(w, r, openai.Invalid("level", openai.CodeValue, "sleep level is '%s', only 1 is supported", level), "")

@@ -181,7 +181,7 @@ func (s *streamSink) end(f Finish) error {
 }
 
 // abort ends a started stream with an error frame and no [DONE], so that no
-// client takes half an answer for a whole one (research/gateways.md F3).
+// client takes half an answer for a whole one (docs/failures.md F3).
 func (s *streamSink) abort(e *openai.Error) {
 	_ = s.send(openai.AppendError(nil, e)) // the client may have left
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // meter sums the replica time that a model's requests cost a full replica
-// (knee work, scenarios README), by what became of them.
+// (knee work), by what became of them.
 type meter struct {
 	mu                 sync.Mutex
 	rate               float64 // seconds of a replica that one token of demand costs

@@ -15,7 +15,7 @@ import (
 )
 
 // walkEvery is how long a GPU's partition is believed before its MIG devices
-// are walked again. A walk can take seconds on a busy driver (research 2, L11);
+// are walked again. A walk can take seconds on a busy driver;
 // only an administrator's hand changes a partition behind us, and a slice that
 // vanished is noticed at its next use.
 const walkEvery = 30 * time.Second

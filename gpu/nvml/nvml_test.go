@@ -356,7 +356,7 @@ func TestContextAndClose(t *testing.T) {
 
 // TestTableAgainstMock compares our geometry with the mock's where the mock is
 // right: A100 and A30. Its Hopper and Blackwell placements contradict
-// nvidia-smi transcripts (research 2, 3.4).
+// nvidia-smi transcripts.
 func TestTableAgainstMock(t *testing.T) {
 	for _, c := range []struct {
 		family string

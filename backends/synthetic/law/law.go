@@ -14,7 +14,7 @@ import (
 // reads well in a configuration file.
 type Law struct {
 	// An embeddings batch of S tokens takes AlphaMs + BetaMsPerToken·S
-	// (research/batching-loadgen.md 3.2). Padded engines compute rows × longest.
+	// Padded engines compute rows × longest.
 	AlphaMs        float64
 	BetaMsPerToken float64
 	Padded         bool
@@ -122,7 +122,7 @@ func (l Law) Fits(seqs, used, kv int) bool {
 }
 
 // Knee is the batch size at which launch overhead is the share eps of the
-// batch: alpha(1-eps)/(eps·beta) (research/batching-loadgen.md 3.4); at least 1.
+// batch: alpha(1-eps)/(eps·beta); at least 1.
 func (l Law) Knee(eps float64) int {
 	if l.BetaMsPerToken == 0 {
 		return math.MaxInt32 // larger is always better
