@@ -55,9 +55,9 @@ type Exec struct {
 }
 
 const (
-	maxLog      = 4 << 20
+	maxLog      = 4 << 20 // bytes
 	pollEvery   = 20 * time.Millisecond
-	httpTimeout = 30 * time.Second
+	pollTimeout = 5 * time.Second // of one look; the engine may hang in it
 )
 
 // Launch implements Launcher.
@@ -133,7 +133,10 @@ func (e *process) reach(ctx context.Context, addr <-chan string, dial func(strin
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
-		if e.request(ctx, http.MethodGet, "/health", nil) == nil {
+		look, cancel := context.WithTimeout(ctx, pollTimeout)
+		err := e.request(look, http.MethodGet, "/health", nil)
+		cancel()
+		if err == nil {
 			return nil
 		}
 		select {
@@ -176,9 +179,8 @@ func (e *process) Stop(grace time.Duration) {
 	e.log.close()
 }
 
+// request asks the engine for something that is not a client's call; ctx bounds it.
 func (e *process) request(ctx context.Context, method, path string, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, httpTimeout)
-	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, e.base+path, bytes.NewReader(body))
 	if err != nil {
 		return err
