@@ -138,11 +138,9 @@ func (l *loop) settle() {
 		return
 	}
 	l.move = nil
-	begin := time.Now()
 	switch {
 	case m.asleep && l.md != nil:
 		l.unload()
-		l.e.log.Info("engine asleep", "model", l.e.opt.Name, "took", time.Since(begin))
 	case !m.asleep && l.md == nil:
 		if _, err := l.load(); err != nil {
 			m.done <- fmt.Errorf("wake: %w", err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"time"
 
 	"aloft/backends/openai"
 )
@@ -46,6 +47,7 @@ func (s *Server) sleep(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.endTurn()
+	began := time.Now()
 	if err := s.gate.close(r.Context()); err != nil {
 		s.gate.open()
 		s.fail(w, r, err, "")
@@ -56,7 +58,7 @@ func (s *Server) sleep(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err, "")
 		return
 	}
-	s.log.Info("engine asleep", "model", s.info.Model)
+	s.log.Info("engine asleep", "model", s.info.Model, "took", time.Since(began))
 	s.json(w, map[string]any{"is_sleeping": true})
 }
 
@@ -65,12 +67,13 @@ func (s *Server) wake(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.endTurn()
+	began := time.Now()
 	if err := s.engine.Wake(r.Context()); err != nil {
 		s.fail(w, r, err, "")
 		return
 	}
 	s.gate.open()
-	s.log.Info("engine awake", "model", s.info.Model)
+	s.log.Info("engine awake", "model", s.info.Model, "took", time.Since(began))
 	s.json(w, map[string]any{"is_sleeping": false})
 }
 
