@@ -187,7 +187,13 @@ type statusSource struct{ *server }
 func (s statusSource) Status() any {
 	v := s.arbiter.View()
 	out := Status{Time: time.Now(), Uptime: time.Since(s.began).Seconds(), Mode: s.conf.Arbiter.Mode, Ledger: v.Balance}
-	for _, d := range s.devices {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	devices, err := s.inventory.List(ctx)
+	if err != nil {
+		devices = s.devices // as they were at the start
+	}
+	for _, d := range devices {
 		out.Devices = append(out.Devices, DeviceStatus{Index: d.Index, Model: d.Model, Healthy: d.Health.OK, Reason: d.Health.Reason, Modelled: d.Modeled})
 		out.Modelled = out.Modelled || d.Modeled
 	}
