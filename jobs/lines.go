@@ -13,7 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Limits of an input file (OpenAI's, research gateways 4f); the last two are ours.
+// Limits of an input file (OpenAI's batch guide); the last two are ours.
 const (
 	maxBatchRows   = 50_000
 	maxBatchBytes  = 200 << 20

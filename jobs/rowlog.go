@@ -132,7 +132,7 @@ func (u *Usage) add(r Result) {
 	u.Total += max(total, prompt+completion)
 }
 
-// appendRow renders one line of an output or error file (research gateways 4f).
+// appendRow renders one line of an output or error file, as OpenAI's batch guide shows it.
 func appendRow(dst []byte, o outcomeRow) []byte {
 	dst = append(dst, `{"id":`...)
 	dst = appendString(dst, o.id)
