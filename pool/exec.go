@@ -51,7 +51,7 @@ type Exec struct {
 	Dial   func(baseURL string) backends.Backend
 	Nice   func(Launch) int
 	RunDir string // pid files
-	LogDir string // one file a replica, cut at maxLog
+	LogDir string // one file a replica, one a slice for what is lent; cut at maxLog
 }
 
 const (
@@ -66,7 +66,7 @@ func (x Exec) Launch(ctx context.Context, l Launch) (Engine, error) {
 	if !ok {
 		return nil, fmt.Errorf("launch %s: no engine profile", l.Replica)
 	}
-	log, err := openLog(filepath.Join(x.LogDir, l.Replica+".log"))
+	log, err := openLog(filepath.Join(x.LogDir, logName(l)))
 	if err != nil {
 		return nil, fmt.Errorf("launch %s: %w", l.Replica, err)
 	}
@@ -95,6 +95,17 @@ func (x Exec) Launch(ctx context.Context, l Launch) (Engine, error) {
 		return nil, fmt.Errorf("launch %s: %w%s", l.Replica, err, log.tail())
 	}
 	return e, nil
+}
+
+// logName is a file of its own for each serving replica. Loans come and go, so
+// those of one model on one slice follow each other in one file. Models are
+// often called OWNER/NAME.
+func logName(l Launch) string {
+	name := l.Replica
+	if l.Offline {
+		name = l.Model.Name + "@" + l.Slice.ID
+	}
+	return strings.ReplaceAll(name, "/", "-") + ".log"
 }
 
 func (p Profile) argv(l Launch, port string) []string {

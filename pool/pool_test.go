@@ -302,6 +302,17 @@ func TestBrokenReplicaIsTakenOutAndTriedAgain(t *testing.T) {
 	})
 }
 
+func TestLogNames(t *testing.T) {
+	l := Launch{Replica: "Qwen/Qwen3-8B-1", Model: Model{Name: "Qwen/Qwen3-8B"}, Slice: slice}
+	if got := logName(l); got != "Qwen-Qwen3-8B-1.log" {
+		t.Errorf("serving: %s", got)
+	}
+	l.Offline = true
+	if got := logName(l); got != "Qwen-Qwen3-8B@g0-s0.log" {
+		t.Errorf("lent: %s", got)
+	}
+}
+
 func TestBadAsksAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := build(t, &script{load: time.Second})
