@@ -158,13 +158,12 @@ models:
   - name: outside
     aliases: [alias]
     engine: command
-    command: [BINARY, engine, synthetic, --listen, "127.0.0.1:{port}", --name, "{name}", --alpha, 20ms]
+    command: [BINARY, engine, synthetic, --listen, "127.0.0.1:{port}", --name, "{name}", --alpha, 2ms, --beta, 2ms]
     env: {MARK: "of the configuration"}
     sleep: pause
     endpoints: [embeddings]
     shape: 1g.10gb
     replicas: {min: 1, max: 3}
-    batch: {max_rows: 1} # 50 texts a second and replica, so that little load needs all
 arbiter:
   guard: 100ms
   plan: 500ms
@@ -214,9 +213,9 @@ func TestServeOtherEngines(t *testing.T) {
 		t.Error(err)
 	}
 	// A burst takes the slice back: the training yields, the engine goes on.
-	burst := aloft(t, nil, "load", "--url", s.url, "--model", "outside", "--rate", "120", "--arrivals", "constant", "--for", "30s")
+	burst := aloft(t, nil, "load", "--url", s.url, "--model", "outside", "--rate", "120", "--arrivals", "constant", "--for", "60s")
 	if !eventually(patience, func() bool { return len(s.paused()) == 0 }) {
-		t.Errorf("no engine was woken:\n%s\n%s", call(t, s.env(), "top", "--once"), call(t, s.env(), "why"))
+		t.Errorf("no engine was woken:\n%s\n%s", call(t, s.env(), "top", "--once"), call(t, s.env(), "why")+burst.err.String())
 	}
 	_ = burst.Process.Signal(syscall.SIGINT)
 	burst.ended(t, patience)
