@@ -11,6 +11,7 @@
 package batcher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,25 +87,16 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// or returns v, or def when v is zero.
-func or[T comparable](v, def T) T {
-	var zero T
-	if v == zero {
-		return def
-	}
-	return v
-}
-
 // withDefaults fills what was left zero.
 func (o Options) withDefaults() Options {
-	o.MaxBatchRows = or(o.MaxBatchRows, 64)
-	o.MaxBatchTokens = or(o.MaxBatchTokens, 8192)
-	o.MaxQueue = or(o.MaxQueue, 1024)
-	o.QueueTimeout = or(o.QueueTimeout, 30*time.Second)
-	o.Window = or(o.Window, 10*time.Second)
-	o.MinSamples = or(o.MinSamples, 20)
-	o.PriorAlpha = or(o.PriorAlpha, 0.005)
-	o.PriorBeta = or(o.PriorBeta, 20e-6)
+	o.MaxBatchRows = cmp.Or(o.MaxBatchRows, 64)
+	o.MaxBatchTokens = cmp.Or(o.MaxBatchTokens, 8192)
+	o.MaxQueue = cmp.Or(o.MaxQueue, 1024)
+	o.QueueTimeout = cmp.Or(o.QueueTimeout, 30*time.Second)
+	o.Window = cmp.Or(o.Window, 10*time.Second)
+	o.MinSamples = cmp.Or(o.MinSamples, 20)
+	o.PriorAlpha = cmp.Or(o.PriorAlpha, 0.005)
+	o.PriorBeta = cmp.Or(o.PriorBeta, 20e-6)
 	return o
 }
 

@@ -140,7 +140,7 @@ func (c *Core) Arrive(now time.Time, w *Work) []Action {
 
 // deadlines sets when w is due (for order and patience) and when it fails.
 func (c *Core) deadlines(w *Work) {
-	target := or(c.opt.Target, time.Second)
+	target := cmp.Or(c.opt.Target, time.Second)
 	switch w.Class {
 	case backends.Interactive:
 		w.due, w.expiry = w.Arrival.Add(target), w.Arrival.Add(c.opt.QueueTimeout)

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -77,12 +78,7 @@ func (o Options) orDefaults() Options {
 	return o
 }
 
-func fill[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
+func fill[T comparable](field *T, value T) { *field = cmp.Or(*field, value) }
 
 // Validate refuses what cannot work; zero values stand for the defaults.
 func (o Options) Validate() error {

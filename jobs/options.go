@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,12 +90,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-func setDefault[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
-}
+func setDefault[T comparable](v *T, d T) { *v = cmp.Or(*v, d) }
 
 // NewManager returns a manager that does nothing until Open. log nil = silent.
 func NewManager(o Options, log *slog.Logger) (*Manager, error) {

@@ -8,6 +8,7 @@
 package loadgen
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -115,30 +116,22 @@ const (
 // withDefaults fills in what was left at zero. It copies: the caller's options
 // stay as they are.
 func (o Options) withDefaults() Options {
-	o.Drain = or(o.Drain, defaultDrain)
-	o.SampleEvery = or(o.SampleEvery, defaultSampleEvery)
+	o.Drain = cmp.Or(o.Drain, defaultDrain)
+	o.SampleEvery = cmp.Or(o.SampleEvery, defaultSampleEvery)
 	o.Workloads = slices.Clone(o.Workloads)
 	for i := range o.Workloads {
 		w := &o.Workloads[i]
-		w.Timeout = or(w.Timeout, defaultTimeout)
-		w.MaxInFlight = or(w.MaxInFlight, defaultMaxInFlight)
+		w.Timeout = cmp.Or(w.Timeout, defaultTimeout)
+		w.MaxInFlight = cmp.Or(w.MaxInFlight, defaultMaxInFlight)
 		w.URL = strings.TrimSuffix(strings.TrimRight(w.URL, "/"), "/v1")
 		if w.Kind == Embeddings {
-			w.Inputs = or(w.Inputs, 1)
+			w.Inputs = cmp.Or(w.Inputs, 1)
 		}
 		if len(w.Texts) == 0 {
 			w.Texts = builtinTexts
 		}
 	}
 	return o
-}
-
-func or[T comparable](v, standard T) T {
-	var zero T
-	if v == zero {
-		return standard
-	}
-	return v
 }
 
 // Validate reports the first thing that is wrong, by workload and key. Zero
@@ -185,8 +178,8 @@ func (w Workload) validate() error {
 			return fmt.Errorf("%s is %v, want 0 to %v", v.key, v.d, maxTimeout)
 		}
 	}
-	if w.Target > or(w.Timeout, defaultTimeout) {
-		return fmt.Errorf("target %v is above timeout %v: no request could ever be late", w.Target, or(w.Timeout, defaultTimeout))
+	if w.Target > cmp.Or(w.Timeout, defaultTimeout) {
+		return fmt.Errorf("target %v is above timeout %v: no request could ever be late", w.Target, cmp.Or(w.Timeout, defaultTimeout))
 	}
 	if (w.TTFTTarget > 0 || w.TPOTTarget > 0) && !w.Stream {
 		return errors.New("ttft_target and tpot_target need stream: true")
