@@ -286,11 +286,13 @@ func (m *Manager) Cancel(ctx context.Context, id string) (Job, error) {
 		return Job{}, err
 	}
 	m.mu.Lock()
-	r, b := m.runs[id], m.batches[id]
-	m.mu.Unlock()
-	if b != nil {
-		b.cancel(errCancelled)
+	r := m.runs[id]
+	stop := func(error) {}
+	if b := m.batches[id]; b != nil {
+		stop = b.cancel // under the lock: serveBatch may be setting it
 	}
+	m.mu.Unlock()
+	stop(errCancelled)
 	if r != nil && !j.State.Terminal() {
 		select {
 		case <-r.started:
