@@ -233,6 +233,11 @@ func (s *server) openJobs(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
+	for _, t := range s.conf.Jobs.Templates {
+		if _, err := s.shape(t.Shape); err != nil {
+			return fmt.Errorf("job template %s: shape: %w", t.Name, err)
+		}
+	}
 	if s.store, err = boltstore.Open(s.path("store.db")); err != nil {
 		return err
 	}
@@ -273,7 +278,7 @@ func (s *server) openPool(context.Context) error {
 func (s *server) openArbiter(context.Context) error {
 	a := s.conf.Arbiter
 	s.work = &work{jobs: s.jobs, serving: s.serving, width: s.conf.Jobs.BatchWidth, log: s.log.Warn, began: map[string]time.Time{},
-		shapes: func(p string) gpu.Shape { shape, _ := s.shape(p); return shape }}
+		shape: s.shape}
 	var err error
 	s.arbiter, err = arbiter.New(arbiter.Options{Policy: s.conf.policy(), Serving: s.serving, Work: s.work, Inventory: s.inventory,
 		Guard: a.Guard, Plan: a.Plan, FastHorizon: a.FastHorizon, SlowHorizon: a.SlowHorizon, RiseQuantile: a.RiseQuantile,
@@ -294,7 +299,7 @@ func (s *server) openGateway(ctx context.Context) error {
 	g := s.conf.Gateway
 	s.gateway, err = gateway.New(gateway.Options{Name: "aloft", MaxBody: g.MaxBody, RequestTimeout: g.RequestTimeout, DrainGrace: g.DrainGrace, Keys: keys},
 		gateway.Deps{Catalog: catalog{s.serving}, Submitter: submitter{s.serving}, Observer: obs, Decisions: decisions{s.arbiter},
-			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: s.jobs}, s.log)
+			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape}}, s.log)
 	return err
 }
 

@@ -123,7 +123,7 @@ func (s *serving) Models(now time.Time) []arbiter.Model {
 			Target: m.Target, P99: sig.First.P99, Samples: sig.First.Samples,
 			Back: timings[pool.Step{Model: name, Name: "wake"}].P99,
 			Out:  timings[pool.Step{Model: name, Name: "sleep"}].P99}
-		rate := unitTime(sig, m.embeds())
+		rate := m.unitTime(sig)
 		m.meter.charge(rate)
 		for _, b := range sig.Load.Buckets {
 			a.Work = append(a.Work, float64(b.Tokens)*rate)
@@ -140,18 +140,36 @@ func (s *serving) Models(now time.Time) []arbiter.Model {
 	return out
 }
 
-// unitTime is the replica time that one token of demand costs, in seconds: at
-// the knee for merged calls (1/µ*), the slope of the prefill for generation.
-func unitTime(sig batcher.Signals, embeds bool) float64 {
-	for _, f := range sig.Fits {
-		if embeds && f.Rate > 0 {
-			return 1 / f.Rate
-		}
-		if !embeds {
-			return f.Beta
-		}
+// unitTime is the replica time that one token of demand costs, in seconds: in
+// the largest useful call for merged ones (1/µ*), or in the largest that the
+// settings allow; the slope of the prefill for generation.
+func (m *served) unitTime(sig batcher.Signals) float64 {
+	if len(sig.Fits) == 0 {
+		return 0
 	}
-	return 0
+	f := sig.Fits[0]
+	if !m.embeds() {
+		return f.Beta
+	}
+	tokens := float64(f.Largest)
+	if rows := m.maxRows(); sig.Load.Requests > 0 {
+		tokens = min(tokens, float64(rows)*sig.Load.Tokens/sig.Load.Requests)
+	}
+	if tokens <= 0 {
+		return 0
+	}
+	return (f.Alpha + f.Beta*tokens) / tokens
+}
+
+// maxRows is how many rows a merged call may have.
+func (m *served) maxRows() int {
+	switch {
+	case m.Batch.Off:
+		return 1
+	case m.Batch.MaxRows > 0:
+		return m.Batch.MaxRows
+	}
+	return 64 // the batcher's default
 }
 
 var phases = map[pool.State]arbiter.Phase{
@@ -215,10 +233,7 @@ func (s *serving) Tune(t arbiter.Setting) {
 	if t.Rows {
 		limit = max(1, m.Slots/2)
 		if m.embeds() {
-			limit = m.Batch.MaxRows
-			if limit == 0 {
-				limit = 64
-			}
+			limit = m.maxRows()
 		}
 	}
 	m.batcher.SetOfflineLimit(limit)
@@ -257,7 +272,7 @@ func (s *serving) await(ctx context.Context, id string, want pool.State) error {
 type work struct {
 	jobs    *jobs.Manager
 	serving *serving
-	shapes  func(profile string) gpu.Shape
+	shape   func(profile string) (gpu.Shape, error)
 	width   int // slices a batch may borrow
 	log     func(msg string, args ...any)
 
@@ -287,7 +302,11 @@ func (w *work) Jobs() []arbiter.Job {
 	w.keep(list)
 	var out []arbiter.Job
 	for _, j := range list {
-		a := arbiter.Job{ID: j.ID, Kind: string(j.Kind), Needs: w.shapes(j.Shape), MaxWidth: max(1, j.MinWidth, j.MaxWidth),
+		needs, err := w.shape(j.Shape)
+		if err != nil {
+			continue // stored when the node was another: it waits for one on which it fits
+		}
+		a := arbiter.Job{ID: j.ID, Kind: string(j.Kind), Needs: needs, MaxWidth: 1, // Start gives a program one slice
 			Priority: j.Priority, Created: j.Created, Model: j.Model, Grace: j.Grace, Slices: j.Slices, Running: j.State == jobs.Running}
 		if j.Kind == jobs.KindBatch {
 			if !w.batch(&a, j, offline[j.ID]) {
@@ -343,6 +362,24 @@ func (w *work) batch(a *arbiter.Job, j jobs.Job, replicas []pool.Replica) bool {
 		a.MaxWidth = len(a.Slices) // not worth another slice
 	}
 	return true
+}
+
+// jobDoor is the jobs' manager as gateway.Jobs: what no slice of this node can
+// ever run is refused at once.
+type jobDoor struct {
+	*jobs.Manager
+	shape func(profile string) (gpu.Shape, error)
+}
+
+// Submit implements gateway.Jobs.
+func (d jobDoor) Submit(ctx context.Context, j jobs.Job) (jobs.Job, error) {
+	if _, err := d.shape(j.Shape); err != nil {
+		return jobs.Job{}, &jobs.InvalidError{Param: "shape", Reason: err.Error()}
+	}
+	if j.MinWidth > 1 {
+		return jobs.Job{}, &jobs.InvalidError{Param: "min_width", Reason: fmt.Sprintf("%d slices are wanted, a job gets one", j.MinWidth)}
+	}
+	return d.Manager.Submit(ctx, j)
 }
 
 func latest(a, b time.Time) time.Time {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -46,6 +47,21 @@ func TestLentReplicasAreForgotten(t *testing.T) {
 	s.notify([]pool.Replica{{ID: "m-1", Model: "m", Slice: slice, State: pool.Sleeping}})
 	if len(s.lent) != 0 {
 		t.Errorf("a stopped replica is still listed as lent: %v", s.lent)
+	}
+}
+
+func TestJobsThatCannotRunAreRefused(t *testing.T) {
+	small := func(profile string) (gpu.Shape, error) {
+		if profile == "7g.80gb" {
+			return gpu.Shape{}, errors.New("no slice is as large")
+		}
+		return gpu.Shape{}, nil
+	}
+	for param, j := range map[string]jobs.Job{"shape": {Shape: "7g.80gb"}, "min_width": {MinWidth: 2}} {
+		_, err := jobDoor{shape: small}.Submit(t.Context(), j)
+		if bad, ok := errors.AsType[*jobs.InvalidError](err); !ok || bad.Param != param {
+			t.Errorf("%s: %v, want it refused", param, err)
+		}
 	}
 }
 
