@@ -118,8 +118,8 @@ func (d *decision) count() {
 			c.Room = &h
 		}
 		d.models[m.Name] = c
-		fast, slow = fast+c.Fast, slow+c.Slow
 	}
+	coming := map[string]bool{}
 	for _, s := range d.Slices {
 		if s.Phase == Unhealthy {
 			continue
@@ -130,7 +130,18 @@ func (d *decision) count() {
 		}
 		if c := d.models[holder(s)]; c != nil {
 			c.Have++
+			coming[c.Name] = coming[c.Name] || s.Moving || s.Phase == Loading
 		}
+	}
+	for _, m := range d.Models {
+		c := d.models[m.Name]
+		// The envelope knows demand and a fitted rate; a missed target knows better.
+		// One replica at a time, since headroom tells what was, not what is.
+		if c.Room != nil && *c.Room < d.ReclaimBelow && m.Traffic() && !coming[c.Name] {
+			c.Fast = max(c.Fast, min(c.Have+1, c.Max))
+			c.Slow = max(c.Slow, c.Fast)
+		}
+		fast, slow = fast+c.Fast, slow+c.Slow
 	}
 	d.lendable = max(0, healthy-fast-d.Spare)
 	d.slowMax = max(0, healthy-slow-d.Spare)
@@ -400,7 +411,7 @@ func (d *decision) smallest(phase Phase, needs gpu.Shape) int {
 	return best
 }
 
-// warmUp fills free slices with replicas while no job waits, one at a time:
+// warmUp fills idle slices with replicas while no job waits, one at a time:
 // they cost nothing then, and a later reclaim finds a sleeper instead of an
 // empty slice.
 func (d *decision) warmUp() {
@@ -412,7 +423,14 @@ func (d *decision) warmUp() {
 	}
 	for _, m := range d.Models {
 		c := d.models[m.Name]
-		if i := d.smallest(Free, c.Needs); i >= 0 && c.Have > 0 && c.Have < c.Max {
+		if c.Have == 0 || c.Have >= c.Max {
+			continue
+		}
+		if i := d.find(func(s Slice) bool { return s.Phase == Asleep && s.Model == c.Name && !s.Lent() }); i >= 0 {
+			d.move(i, Move{Action: Wake, Model: c.Name, Reason: WarmPool}, c)
+			return
+		}
+		if i := d.smallest(Free, c.Needs); i >= 0 {
 			d.move(i, Move{Action: Start, Model: c.Name, Reason: WarmPool}, c)
 			return
 		}

@@ -407,3 +407,29 @@ func TestPolicyValidate(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestMissedTarget: a p99 over its target asks for one more replica at a time,
+// whatever the envelope says.
+func TestMissedTarget(t *testing.T) {
+	slow := chat("m", 0.5, 1, 3)
+	slow.P99, slow.Samples = 2*slow.Target, 100
+	p := testPolicy()
+	s := Snapshot{Now: noon, Cap: noCap, Models: []Model{slow}, Jobs: []Job{job("b", "batch")},
+		Slices: []Slice{on("s0", g1, Ready, "m"), lentTo("b", on("s1", g1, JobRuns, "m")), lentTo("b", on("s2", g1, JobRuns, "m"))}}
+	plan := p.Decide(s)
+	if len(plan.Moves) == 0 || plan.Moves[0].Action != Reclaim {
+		t.Fatalf("moves %+v, want a reclaim", plan.Moves)
+	}
+	s.Slices[1] = moving("m", on("s1", g1, Loading, "m"))
+	s.Jobs[0].Have = 1
+	for _, m := range p.Decide(s).Moves {
+		if m.Reason != SpareGone {
+			t.Errorf("move %+v while one replica is on its way", m)
+		}
+	}
+	slow.InFlight, slow.Work = 0, nil // nothing arrives: old latencies ask for nothing
+	s.Slices[1], s.Models[0] = lentTo("b", on("s1", g1, JobRuns, "m")), slow
+	if n := p.Decide(s).Needs["m"].Fast; n != 1 {
+		t.Errorf("without traffic needs %d, want 1", n)
+	}
+}

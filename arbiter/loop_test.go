@@ -209,8 +209,8 @@ func TestLoopFailedStart(t *testing.T) {
 	})
 }
 
-// TestLoopJobEnds: a job that ends by itself frees its lease, and the slice is
-// lent to the next one.
+// TestLoopJobEnds: a job that ends by itself frees its lease; the slice serves
+// until the next one wants it.
 func TestLoopJobEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 2, chat("m", 0.5, 1, 2))
@@ -220,19 +220,21 @@ func TestLoopJobEnds(t *testing.T) {
 		defer r.end()
 		pass(10 * time.Second)
 		w.finish("t")
-		pass(time.Second)
-		if s := r.View().Snapshot.Slices[0]; s.Lent() || s.Phase != Asleep {
-			t.Errorf("%+v, want nobody's sleeper", s)
+		pass(5 * time.Second)
+		if s := r.View().Snapshot.Slices[0]; s.Lent() || s.Phase != Ready {
+			t.Errorf("%+v, want the sleeper woken, since no job waits", s)
 		}
-		w.submit(job("b", "batch"))
-		pass(5 * time.Second)
-		equal(t, "the next job has", w.has("b"), []string{"s0"})
-		w.finish("b")
-		w.load("m", 1.5)
-		pass(5 * time.Second)
-		if got := r.did(""); got[len(got)-1] != "wake s0 m needs_more" {
+		if got := r.did(""); got[len(got)-1] != "wake s0 m warm_pool" {
 			t.Errorf("%q, want the sleeper woken", got)
 		}
+		w.submit(job("b", "batch"))
+		pass(15 * time.Second)
+		if n := len(w.has("b")); n != 1 {
+			t.Errorf("the next job has %d slices, want 1", n)
+		}
+		w.load("m", 1.5)
+		pass(5 * time.Second)
+		equal(t, "after the rise the job has", w.has("b"), nil)
 	})
 }
 
