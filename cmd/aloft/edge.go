@@ -52,7 +52,7 @@ func (c catalog) describe(m *served) gateway.Model {
 			rank, g.State = i, string(r)
 		}
 	}
-	g.Usable = rank < slices.Index(best, pool.Draining)
+	g.Usable = g.State == string(pool.Ready) || g.State == string(pool.Waking) || g.State == string(pool.Sleeping)
 	return g
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"time"
@@ -69,6 +70,9 @@ func (s *server) profile(self string, m ModelConfig) (pool.Profile, error) {
 		p.Command = []string{self, "engine", "synthetic", "--listen", "127.0.0.1:{port}", "--name", m.Name, "--slots", "{slots}",
 			"--alpha", m.Law.Alpha.String(), "--beta", m.Law.Beta.String()}
 	case "command":
+		if _, err := exec.LookPath(m.Command[0]); err != nil {
+			return p, fmt.Errorf("model %s: %w", m.Name, err)
+		}
 		p.Command, p.Announces, p.Sleep = m.Command, false, pool.SleepMode(m.Sleep)
 		for k, v := range m.Env {
 			p.Env = append(p.Env, k+"="+v)
