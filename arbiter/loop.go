@@ -136,6 +136,7 @@ func (a *Arbiter) Run(ctx context.Context) {
 	tick := time.NewTicker(a.opt.Guard)
 	defer tick.Stop()
 	done := make(chan struct{})
+	a.Kick() // the first look need not wait for the guard
 	for {
 		select {
 		case <-tick.C:

@@ -22,8 +22,9 @@ import (
 
 // Profile describes how a kind of engine is started, and how it sleeps.
 type Profile struct {
-	// Command is the argument list; {model}, {port}, {slots}, {name} and the
-	// keys of Vars are filled in. No shell reads it.
+	// Command is the argument list; {port}, {slots}, {name}, the slice's
+	// {compute} and {memory} (its MIG compute and memory slices) and the keys
+	// of Vars are filled in. No shell reads it.
 	Command []string
 	Vars    map[string]string
 	Env     []string
@@ -109,7 +110,8 @@ func logName(l Launch) string {
 }
 
 func (p Profile) argv(l Launch, port string) []string {
-	pairs := []string{"{port}", port, "{name}", l.Model.Name, "{slots}", strconv.Itoa(l.Model.Slots)}
+	pairs := []string{"{port}", port, "{name}", l.Model.Name, "{slots}", strconv.Itoa(l.Model.Slots),
+		"{compute}", strconv.Itoa(l.Slice.Shape.ComputeSlices), "{memory}", strconv.Itoa(l.Slice.Shape.MemorySlices)}
 	for k, v := range p.Vars {
 		pairs = append(pairs, "{"+k+"}", v)
 	}

@@ -94,7 +94,9 @@ type BatchConfig struct {
 	MaxQueue  int           `yaml:"max_queue"`
 }
 
-// LawConfig is the timed engine's law: T = alpha + beta × tokens.
+// LawConfig is the timed engine's law on the model's shape: T = alpha + beta ×
+// tokens. On a larger slice it is faster in proportion; without a shape it is
+// the same everywhere.
 type LawConfig struct {
 	Alpha time.Duration `yaml:"alpha"`
 	Beta  time.Duration `yaml:"beta"` // per token

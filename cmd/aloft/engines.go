@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"aloft/backends"
@@ -69,6 +70,9 @@ func (s *server) profile(self string, m ModelConfig) (pool.Profile, error) {
 	case "synthetic":
 		p.Command = []string{self, "engine", "synthetic", "--listen", "127.0.0.1:{port}", "--name", m.Name, "--slots", "{slots}",
 			"--alpha", m.Law.Alpha.String(), "--beta", m.Law.Beta.String()}
+		if needs, _ := s.shape(m.Shape); needs.ComputeSlices > 0 { // checked by openModels
+			p.Command = append(p.Command, "--on", "{compute}:{memory}", "--law-for", fmt.Sprintf("%d:%d", needs.ComputeSlices, needs.MemorySlices))
+		}
 	case "command":
 		if _, err := exec.LookPath(m.Command[0]); err != nil {
 			return p, fmt.Errorf("model %s: %w", m.Name, err)
@@ -124,6 +128,8 @@ type syntheticCmd struct {
 	Slots  int           `help:"Sequences that generate at once." default:"8"`
 	Alpha  time.Duration `help:"Fixed time of a batch." default:"6ms"`
 	Beta   time.Duration `help:"Time of each token." default:"10us"`
+	On     string        `help:"Compute and memory slices it runs on, as 2:2; with --law-for the law scales by shape." placeholder:"C:M"`
+	LawFor string        `help:"Compute and memory slices that the law is meant for." placeholder:"C:M"`
 }
 
 // Run implements kong's command.
@@ -132,7 +138,12 @@ func (c *syntheticCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return synthetic.Serve(ctx, l, c.options(), defaultLogger())
+	opt, err := c.options()
+	if err != nil {
+		l.Close()
+		return err
+	}
+	return synthetic.Serve(ctx, l, opt, defaultLogger())
 }
 
 // announce listens and says where on standard output.
@@ -149,10 +160,22 @@ func announce(address string) (net.Listener, error) {
 	return l, err
 }
 
-func (c *syntheticCmd) options() synthetic.Options {
+// options scales the law from the shape it is meant for to the slice. The slots
+// stay: the batcher counts on the configured number.
+func (c *syntheticCmd) options() (synthetic.Options, error) {
 	l := law.Default()
-	l.Slots = c.Slots
 	l.AlphaMs = float64(c.Alpha) / float64(time.Millisecond)
 	l.BetaMsPerToken = float64(c.Beta) / float64(time.Millisecond)
-	return synthetic.Options{Model: c.Name, Law: l}
+	if c.On != "" || c.LawFor != "" {
+		var on, of [2]int
+		for flag, v := range map[string]*[2]int{"--on " + c.On: &on, "--law-for " + c.LawFor: &of} {
+			_, text, _ := strings.Cut(flag, " ")
+			if n, err := fmt.Sscanf(text, "%d:%d", &v[0], &v[1]); n != 2 || err != nil || v[0] < 1 || v[1] < 1 {
+				return synthetic.Options{}, fmt.Errorf("%s: want compute and memory slices, for example 2:2", flag)
+			}
+		}
+		l = l.Scaled(float64(on[0])/float64(of[0]), float64(on[1])/float64(of[1]))
+	}
+	l.Slots = c.Slots
+	return synthetic.Options{Model: c.Name, Law: l}, nil
 }

@@ -173,6 +173,7 @@ arbiter:
   min_samples: 5
   fast_horizon: 1s
   slow_horizon: 2s
+  rise_quantile: 0.5 # one burst must not forbid the next loan
   spare: 0
   budget: {detect: 200ms, kill: 1s, back: 3s}
 jobs:

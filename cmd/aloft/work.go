@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"aloft/arbiter"
+	"aloft/backends"
+	"aloft/gpu"
+	"aloft/jobs"
+	"aloft/pool"
+)
+
+// work fits jobs and the pool's offline replicas to arbiter.Work.
+type work struct {
+	jobs    *jobs.Manager
+	serving *serving
+	shape   func(profile string) (gpu.Shape, error)
+	width   int // slices a batch may borrow
+	log     func(msg string, args ...any)
+
+	last []arbiter.Job // the newest listing; belongs to Jobs
+
+	mu    sync.Mutex
+	began map[string]time.Time // when a listed job was last given a slice
+}
+
+// Jobs implements arbiter.Work. While the store does not answer the last listing
+// stands: without its job a borrowed slice would count as free.
+func (w *work) Jobs() []arbiter.Job {
+	list, err := w.jobs.List(context.Background(), jobs.Filter{States: []jobs.State{jobs.Queued, jobs.Starting, jobs.Running, jobs.Preempting}})
+	if err != nil {
+		w.log("jobs not listed", "error", err)
+		return slices.Clone(w.last)
+	}
+	offline := map[string][]pool.Replica{} // by job
+	for _, r := range w.serving.pool.Replicas() {
+		if r.Job != "" {
+			offline[r.Job] = append(offline[r.Job], r)
+		}
+		if r.Job != "" && r.State == pool.Failed { // the pool does not restart it: the loan is over
+			_ = w.serving.pool.Stop(r.ID)
+		}
+	}
+	w.keep(list)
+	var out []arbiter.Job
+	for _, j := range list {
+		needs, err := w.shape(j.Shape)
+		if err != nil {
+			continue // stored when the node was another: it waits for one on which it fits
+		}
+		a := arbiter.Job{ID: j.ID, Kind: string(j.Kind), Needs: needs, MaxWidth: 1, // Start gives a program one slice
+			Priority: j.Priority, Created: j.Created, Model: j.Model, Grace: j.Grace, Slices: j.Slices, Running: j.State == jobs.Running}
+		if j.Kind == jobs.KindBatch {
+			if !w.batch(&a, j, offline[j.ID]) {
+				continue
+			}
+			delete(offline, j.ID)
+		} else {
+			a.Restart = time.Second
+			a.Unsaved = time.Since(w.saved(j))
+		}
+		out = append(out, a)
+	}
+	for _, left := range offline { // their batch has ended: the loan is over
+		for _, r := range left {
+			_ = w.serving.pool.Stop(r.ID) // it may be on its way out already
+		}
+	}
+	w.last = slices.Clone(out)
+	return out
+}
+
+// keep forgets when jobs began that are not listed any more.
+func (w *work) keep(list []jobs.Job) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.began, func(id string, _ time.Time) bool {
+		return !slices.ContainsFunc(list, func(j jobs.Job) bool { return j.ID == id })
+	})
+}
+
+// saved is the moment up to which a job's work is safe: its last checkpoint, or
+// the start of this run. The queue between two runs is no lost work.
+func (w *work) saved(j jobs.Job) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return latest(j.Progress.CheckpointAt, latest(j.Started, w.began[j.ID]))
+}
+
+// batch fills in what is special about a batch job, and reports whether it has
+// work that another slice could do.
+func (w *work) batch(a *arbiter.Job, j jobs.Job, replicas []pool.Replica) bool {
+	m := w.serving.named(j.Model)
+	if j.Batch == nil || j.Batch.Status != jobs.InProgress || m == nil {
+		return false
+	}
+	a.Model, a.Needs, a.MaxWidth, a.Running, a.Slices, a.Grace = m.Name, m.needs, w.width, false, nil, 0
+	for _, r := range replicas {
+		a.Running = a.Running || r.State == pool.Ready
+		a.Slices = append(a.Slices, r.Slice.ID)
+	}
+	left := j.Batch.Counts.Total - j.Batch.Counts.Completed - j.Batch.Counts.Failed
+	if left < 64 {
+		a.MaxWidth = len(a.Slices) // not worth another slice
+	}
+	return true
+}
+
+// jobDoor is the jobs' manager as gateway.Jobs: what no slice of this node can
+// ever run is refused at once.
+type jobDoor struct {
+	*jobs.Manager
+	shape func(profile string) (gpu.Shape, error)
+}
+
+// Submit implements gateway.Jobs.
+func (d jobDoor) Submit(ctx context.Context, j jobs.Job) (jobs.Job, error) {
+	if _, err := d.shape(j.Shape); err != nil {
+		return jobs.Job{}, &jobs.InvalidError{Param: "shape", Reason: err.Error()}
+	}
+	if j.MinWidth > 1 {
+		return jobs.Job{}, &jobs.InvalidError{Param: "min_width", Reason: fmt.Sprintf("%d slices are wanted, a job gets one", j.MinWidth)}
+	}
+	return d.Manager.Submit(ctx, j)
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// undoTime bounds the way back from a start that failed.
+const undoTime = 10 * time.Second
+
+// Start implements arbiter.Work.
+func (w *work) Start(ctx context.Context, id string, slice gpu.Slice) error {
+	j, err := w.jobs.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	if j.Kind != jobs.KindBatch {
+		w.mu.Lock()
+		w.began[id] = time.Now()
+		w.mu.Unlock()
+		return w.jobs.Start(ctx, id, []gpu.Slice{slice})
+	}
+	m := w.serving.named(j.Model)
+	if m == nil {
+		return fmt.Errorf("start %s: %w", id, backends.ErrUnknownModel)
+	}
+	if len(j.Slices) == 0 {
+		if err := w.jobs.Start(ctx, id, []gpu.Slice{slice}); err != nil {
+			return err
+		}
+	}
+	replica, err := w.serving.pool.Start(m.Name, slice, id)
+	if err == nil {
+		err = w.serving.await(ctx, replica, pool.Ready)
+	}
+	if err != nil { // most often ctx has ended; the slice must be cleared all the same
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		_, _ = w.Preempt(ctx, id, slice)
+	}
+	return err
+}
+
+// Preempt implements arbiter.Work.
+func (w *work) Preempt(ctx context.Context, id string, slice gpu.Slice) (lost time.Duration, err error) {
+	others := 0
+	for _, r := range w.serving.pool.Replicas() {
+		if r.Job != id {
+			continue
+		}
+		if r.Slice.ID != slice.ID {
+			others++
+			continue
+		}
+		_ = w.serving.pool.Stop(r.ID) // it may be on its way out already
+		if err := w.serving.await(ctx, r.ID, pool.Stopped); err != nil {
+			return 0, err
+		}
+	}
+	j, err := w.jobs.Get(ctx, id)
+	if errors.Is(err, jobs.ErrNotFound) || others > 0 {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	asked := time.Now()
+	if err := w.jobs.Preempt(ctx, id, j.Grace); err != nil && !errors.Is(err, jobs.ErrFinished) {
+		return 0, err
+	}
+	if j.Kind == jobs.KindBatch {
+		return 0, nil // finished rows are kept, the rest is asked again
+	}
+	after, err := w.jobs.Get(ctx, id)
+	if err != nil || after.State.Terminal() || after.Progress.CheckpointAt.After(asked) {
+		return 0, nil
+	}
+	return asked.Sub(w.saved(j)), nil
+}
