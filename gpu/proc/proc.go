@@ -49,7 +49,8 @@ type Spec struct {
 	// programs need. Start adds its mark (see Reap).
 	Env []string
 	Dir string // working folder; "" = ours
-	// Nice is 0..19, the CPU's stand-in for a slice's share. The process has it
+	// Nice is 0..19, the CPU's stand-in for a slice's share; where a cgroup v2 CPU
+	// weight can be set, it is set to match (cgroup.go). The process has it
 	// before its first instruction, and so has all that it starts. It never
 	// becomes less than our own.
 	Nice           int
@@ -111,12 +112,13 @@ func (e Exit) String() string {
 // Process is one started process and all that it started. Its methods may be
 // called from several goroutines.
 type Process struct {
-	name string
-	id   identity
-	cmd  *exec.Cmd
-	file string // pid file; "" = none
-	done chan struct{}
-	exit Exit // set before done is closed
+	name  string
+	id    identity
+	cmd   *exec.Cmd
+	file  string // pid file; "" = none
+	group string // its cgroup's folder; "" = none
+	done  chan struct{}
+	exit  Exit // set before done is closed
 
 	mu         sync.Mutex
 	gone       bool      // the leader's pid may be reused from now on
@@ -138,15 +140,19 @@ func Start(ctx context.Context, s Spec) (*Process, error) {
 	// A group, not a session: with autogroup scheduling each session is its own
 	// CPU share and nice means nothing between them.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	p := &Process{name: s.Name, id: identity{mark: mark}, cmd: cmd, done: make(chan struct{})}
+	group, started := weigh(weightRoot(), mark, s.Nice, cmd)
+	defer started()
+	p := &Process{name: s.Name, id: identity{mark: mark}, cmd: cmd, group: group, done: make(chan struct{})}
 
 	// The file comes first, with the mark alone: were we killed right after the
 	// start, Reap would still know what to look for.
 	if err := p.record(s.RunDir); err != nil {
+		p.leaveGroup()
 		return nil, fmt.Errorf("start %q: %w", s.Name, err)
 	}
 	if err := spawn(ctx, s.Nice, cmd); err != nil {
 		p.forget()
+		p.leaveGroup()
 		return nil, fmt.Errorf("start %q: %w", s.Name, err)
 	}
 	p.id.pid = cmd.Process.Pid
@@ -251,7 +257,15 @@ func (p *Process) watch() {
 	} else {
 		p.exit.Err = errors.Join(p.exit.Err, fmt.Errorf("%q: %w", p.name, killErr))
 	}
+	p.leaveGroup()
 	close(p.done)
+}
+
+// leaveGroup removes the cgroup, which is empty once every process is gone.
+func (p *Process) leaveGroup() {
+	if p.group != "" {
+		os.Remove(p.group)
+	}
 }
 
 func (p *Process) inGrace() bool {
