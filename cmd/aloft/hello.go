@@ -24,12 +24,16 @@ func (s *server) hello(w io.Writer, address string) {
 			}
 		}
 		fmt.Fprintf(w, "GPU %d: %s\n       slices %s\n", d.Index, what, strings.Join(shapes, " "))
+		if d.Modeled {
+			fmt.Fprintln(w, "       here a shape is a label and a CPU share; jobs run below serving")
+		}
 	}
 	for _, name := range s.serving.order {
 		m := s.serving.models[name]
 		fmt.Fprintf(w, "model: %s (%s, %s), %d to %d replicas, p99 target %v\n", name, m.Engine, strings.Join(m.Endpoints, ", "), m.Replicas.Min, m.Replicas.Max, m.Target)
 	}
-	fmt.Fprintf(w, "arbiter: mode %s, plan every %v, hold %v\n", s.conf.Arbiter.Mode, s.conf.Arbiter.Plan, s.conf.Arbiter.Hold)
+	a := s.conf.Arbiter
+	fmt.Fprintf(w, "arbiter: mode %s; looks every %v, plans every %v, holds a surplus %v; headroom from %d samples in %v\n", a.Mode, a.Guard, a.Plan, a.Hold, a.MinSamples, a.Window)
 	fmt.Fprintf(w, "data: %s\nserving on %s, for example:\n\n  %s\n\n", s.data, address, s.example(address))
 }
 
