@@ -24,11 +24,15 @@ type remote struct {
 	JSON bool   `help:"Print the server's JSON as it is."`
 }
 
+// client finds the server. A data folder that was named and is served by nobody
+// is an error of the first call: whoever listens on the usual port is not meant.
 func (r remote) client() *client {
 	base := r.URL
 	if base == "" {
-		if b, err := os.ReadFile(filepath.Join(first(r.Data, "aloft-data"), "run", "address")); err == nil {
-			base = strings.TrimSpace(string(b))
+		b, err := os.ReadFile(filepath.Join(first(r.Data, "aloft-data"), "run", "address"))
+		base = strings.TrimSpace(string(b))
+		if err != nil && r.Data != "" {
+			return &client{nobody: r.Data}
 		}
 	}
 	return &client{base: strings.TrimSuffix(first(base, "http://127.0.0.1:8080"), "/"), key: r.Key}
@@ -39,6 +43,7 @@ func (r remote) client() *client {
 type client struct {
 	base, key string
 	class     string // x-aloft-priority; "" = the key's own
+	nobody    string // the data folder that no server serves; "" = base is known
 }
 
 const maxReply = 64 << 20
@@ -52,6 +57,9 @@ type apiError struct {
 func (e *apiError) Error() string { return e.Message }
 
 func (c *client) open(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Response, error) {
+	if c.nobody != "" {
+		return nil, fmt.Errorf("no server serves the data folder %s (start one with `aloft serve --data %[1]s`, or name it with --url)", c.nobody)
+	}
 	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ func TestQuickStart(t *testing.T) {
 	t.Run("in-use", s.inUse)
 	t.Run("engines-killed", s.enginesKilled)
 	s.stop(t)
-	if e := call2(t, "jobs", "list", "--data", s.data); !strings.Contains(e, "no server at") {
+	if e := call2(t, "jobs", "list", "--data", s.data); !strings.Contains(e, "no server serves the data folder") {
 		t.Errorf("without a server: %s", e)
 	}
 }
