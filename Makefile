@@ -57,10 +57,10 @@ bench: build engine ## every benchmark program: BENCHMARKS.md and bench/out/*.js
 bench-%: build engine ## one of them: make bench-NAME
 	go run ./cmd/bench --bin bin/aloft $*
 
-demo: build engine ## the whole idea in 90 seconds on this machine (FAST=1: a short one)
+demo: build engine ## the whole idea on this machine, in under two minutes (FAST=1: under one)
 	bin/aloft demo $(if $(FAST),--fast) $(ARGS)
 
-serve: build engine ## a server with the quick start's models on 127.0.0.1:8080 (ARGS='--listen :0 ...')
+serve: build engine ## a server with the quick start's models on 127.0.0.1:8080 (ARGS='--listen 127.0.0.1:0 ...')
 	bin/aloft serve $(ARGS)
 
 image: ## container image without cgo
