@@ -20,7 +20,7 @@ import (
 type remote struct {
 	URL  string `help:"Server; default: the one that serves the data folder, else http://127.0.0.1:8080." env:"ALOFT_URL" placeholder:"URL"`
 	Key  string `help:"API key." env:"ALOFT_API_KEY" placeholder:"KEY"`
-	Data string `help:"Data folder of a server on this machine." env:"ALOFT_DATA" placeholder:"DIR"`
+	Data string `help:"Data folder of a server on this machine; default: aloft-data." env:"ALOFT_DATA" placeholder:"DIR"`
 	JSON bool   `help:"Print the server's JSON as it is."`
 }
 

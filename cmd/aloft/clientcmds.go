@@ -21,7 +21,7 @@ type batchSubmitCmd struct {
 	File     string `arg:"" type:"existingfile" help:"JSONL file: one {custom_id, method, url, body} a line."`
 	Endpoint string `help:"Route of every row." default:"/v1/embeddings" enum:"/v1/embeddings,/v1/chat/completions,/v1/completions"`
 	Window   string `help:"Completion window." default:"24h"`
-	Wait     bool   `help:"Wait for the end."`
+	Wait     bool   `help:"Wait for the batch to end."`
 }
 
 // Run implements kong's command.
@@ -50,7 +50,7 @@ func (c *batchSubmitCmd) Run(ctx context.Context) error {
 
 type batchStatusCmd struct {
 	remote
-	ID string `arg:""`
+	ID string `arg:"" help:"Batch, as aloft batch submit printed it."`
 }
 
 // Run implements kong's command.
@@ -80,7 +80,7 @@ func (r remote) show(ctx context.Context, method, path string, say func([]byte) 
 
 type batchWaitCmd struct {
 	remote
-	ID string `arg:""`
+	ID string `arg:"" help:"Batch, as aloft batch submit printed it."`
 }
 
 // Run implements kong's command.
@@ -126,7 +126,7 @@ func eta(b batchObject) string {
 
 type batchResultsCmd struct {
 	remote
-	ID     string `arg:""`
+	ID     string `arg:"" help:"Batch, as aloft batch submit printed it."`
 	Output string `short:"o" help:"File; default: standard output." placeholder:"FILE"`
 	Errors bool   `help:"The rows that failed instead."`
 }
@@ -167,7 +167,7 @@ func (c *client) download(ctx context.Context, file string, w io.Writer) error {
 
 type batchCancelCmd struct {
 	remote
-	ID string `arg:""`
+	ID string `arg:"" help:"Batch, as aloft batch submit printed it."`
 }
 
 // Run implements kong's command.
@@ -187,7 +187,7 @@ func printID(b []byte) error {
 type jobsSubmitCmd struct {
 	remote
 	Template string            `arg:"" help:"Template of the server's configuration."`
-	Params   map[string]string `arg:"" optional:"" help:"Values of the template's parameters." placeholder:"NAME=VALUE"`
+	Params   map[string]string `arg:"" optional:"" help:"Values of the template's parameters, as NAME=VALUE." placeholder:"NAME=VALUE"`
 }
 
 // Run implements kong's command.
@@ -221,7 +221,7 @@ func (c *jobsListCmd) Run(ctx context.Context) error {
 
 type jobsShowCmd struct {
 	remote
-	ID string `arg:""`
+	ID string `arg:"" help:"Job, as aloft jobs list shows it."`
 }
 
 // Run implements kong's command.
@@ -238,7 +238,7 @@ func (c *jobsShowCmd) Run(ctx context.Context) error {
 
 type jobsCancelCmd struct {
 	remote
-	ID string `arg:""`
+	ID string `arg:"" help:"Job, as aloft jobs list shows it."`
 }
 
 // Run implements kong's command.
@@ -248,9 +248,9 @@ func (c *jobsCancelCmd) Run(ctx context.Context) error {
 
 type whyCmd struct {
 	remote
-	About string        `arg:"" optional:"" help:"A slice, job or model; default: everything."`
-	Since time.Duration `help:"Only the last so long." placeholder:"DURATION"`
-	Limit int           `help:"Newest so many." default:"50"`
+	About string        `arg:"" optional:"" help:"A slice (as g0/s2), model or job (its full id, as jobs list shows it); default: everything."`
+	Since time.Duration `help:"Only the last so long, as 5m." placeholder:"DURATION"`
+	Limit int           `help:"At most so many, the newest." default:"50"`
 }
 
 // Run implements kong's command.

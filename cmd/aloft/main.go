@@ -39,7 +39,7 @@ type cli struct {
 	Why    whyCmd    `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`
 	Top    topCmd    `cmd:"" help:"Show slices, models, jobs and the ledger, live."`
 	Config configCmd `cmd:"" help:"Check or show a configuration."`
-	Demo   demoCmd   `cmd:"" help:"Show the whole idea on this machine in about 90 seconds."`
+	Demo   demoCmd   `cmd:"" help:"Show the whole idea on this machine in under two minutes."`
 	Train  trainCmd  `cmd:"" hidden:"" help:"The demonstration training program (run by jobs)."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`

@@ -18,11 +18,11 @@ import (
 
 // common are the flags that every server command has.
 type common struct {
-	Config string            `help:"Configuration file; default: the built-in quick start." short:"c" type:"path" placeholder:"FILE"`
-	Listen string            `help:"Address to serve on; port 0 picks one." placeholder:"HOST:PORT"`
-	Data   string            `help:"Data folder: store, blobs, journal, checkpoints, logs, recordings." placeholder:"DIR"`
+	Config string            `help:"Configuration file ($$ALOFT_CONFIG); default: the built-in quick start." short:"c" type:"path" placeholder:"FILE"`
+	Listen string            `help:"Address to serve on ($$ALOFT_LISTEN); port 0 picks one." placeholder:"HOST:PORT"`
+	Data   string            `help:"Data folder ($$ALOFT_DATA), where all state lies; default: aloft-data." placeholder:"DIR"`
 	GGUF   map[string]string `name:"gguf" help:"Use this GGUF file for a model (repeatable)." placeholder:"MODEL=FILE"`
-	Level  string            `name:"log-level" help:"debug, info, warn or error." placeholder:"LEVEL"`
+	Level  string            `name:"log-level" help:"debug, info, warn or error ($$ALOFT_LOG_LEVEL)." placeholder:"LEVEL"`
 }
 
 // load reads file, environment and flags, in rising precedence.

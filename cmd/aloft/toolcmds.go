@@ -155,7 +155,7 @@ type configCmd struct {
 }
 
 type configCheckCmd struct {
-	File string `arg:"" type:"existingfile"`
+	File string `arg:"" type:"existingfile" help:"Configuration file (YAML)."`
 }
 
 // Run implements kong's command.
