@@ -197,6 +197,8 @@ func (s *Server) decode(x *exchange, v any) error {
 	}
 	var typed *json.UnmarshalTypeError
 	switch err := json.Unmarshal(body, v); {
+	case errors.As(err, &typed) && typed.Field == "": // the type would be Go's
+		return invalid("", openai.CodeType, "the request body must be a JSON object, got %s", typed.Value)
 	case errors.As(err, &typed):
 		return invalid(typed.Field, openai.CodeType, "%s is of type %s, want %s", typed.Field, typed.Value, typed.Type)
 	case err != nil:

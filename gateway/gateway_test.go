@@ -89,6 +89,28 @@ func TestEmbeddingsRequest(t *testing.T) {
 	}
 }
 
+// A text that no context holds counts as a full one while tokens are guessed;
+// one that is surely too long is refused here.
+func TestOverlongTextIsNoDemand(t *testing.T) {
+	var got *backends.Request
+	e := start(t, func(_ context.Context, req *backends.Request) (*backends.Reply, error) {
+		got = req
+		return whole200(200, `{"object":"list","data":[]}`), nil
+	}, func(_ *Options, d *Deps) {
+		d.Catalog = shelf{{Name: "tiny", Endpoints: everything, Context: 1000, Usable: true, Counter: &backends.Ratio{}}}
+	})
+	long := strings.Repeat("x", 1<<20)
+	e.post(t, "/v1/embeddings", `{"model":"tiny","input":["`+long+`","abcd"]}`)
+	if got == nil || !slices.Equal(got.InputTokens, []int{1000, 1}) || got.Tokens != 1001 {
+		t.Errorf("embeddings: request %v, want rows of 1000 and 1 tokens", got != nil)
+	}
+	got = nil
+	e.post(t, "/v1/chat/completions", `{"model":"tiny","messages":[{"role":"user","content":"`+long+`"},{"role":"user","content":"`+long+`"}]}`)
+	if got == nil || got.Tokens != 1000 {
+		t.Errorf("chat: request %v, want 1000 tokens", got != nil)
+	}
+}
+
 // Every fault of the table, as a client sees it, as the API reference lists them.
 func TestErrorTable(t *testing.T) {
 	retry := func(err error, reason string) error {

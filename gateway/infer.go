@@ -143,26 +143,37 @@ func (a *ask) count(scan *openai.Scan) error {
 	if len(scan.Inputs) > 0 {
 		req.InputTokens = make([]int, len(scan.Inputs))
 		for i, row := range scan.Inputs {
-			req.InputTokens[i] = a.tokens(row)
+			req.InputTokens[i] = a.bounded(a.tokens(row))
 			req.Tokens += req.InputTokens[i]
 		}
 	} else {
 		for _, text := range scan.Text {
 			req.Tokens += a.tokens(text)
 		}
+		req.Tokens = a.bounded(req.Tokens)
 	}
 	a.out.PromptTokens = req.Tokens
 	longest := req.Tokens
 	if len(req.InputTokens) > 0 {
 		longest = slices.Max(req.InputTokens)
 	}
-	if _, guessed := a.model.Counter.(learner); guessed || a.model.Context <= 0 || longest <= a.model.Context {
+	if a.model.Context <= 0 || longest <= a.model.Context {
 		return nil
 	}
 	return &openai.Error{
 		Status: 400, Type: "invalid_request_error", Code: "context_length_exceeded", Param: promptParam(req.Endpoint),
 		Message: fmt.Sprintf("the prompt has %d tokens, but the context length of model %q is %d", longest, a.model.Name, a.model.Context),
 	}
+}
+
+// bounded keeps a guess within the context: the engine refuses or cuts what is
+// longer. Unbounded, one text of megabytes would count as minutes of demand and
+// call every lent slice back, only to be refused.
+func (a *ask) bounded(tokens int) int {
+	if _, guessed := a.model.Counter.(learner); guessed && a.model.Context > 0 {
+		return min(tokens, a.model.Context)
+	}
+	return tokens
 }
 
 // learner is a Counter that estimates and learns (backends.Ratio).

@@ -297,6 +297,11 @@ func TestJobs(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", body, resp.StatusCode, text, status)
 		}
 	}
+	for _, path := range []string{"/aloft/v1/jobs", "/v1/batches"} {
+		if resp, text := e.post(t, path, "[]"); resp.StatusCode != 400 || strings.Contains(text, "struct") {
+			t.Errorf("an array for %s: %d %s, want 400 without Go's types", path, resp.StatusCode, text)
+		}
+	}
 	if resp, _ := e.get(t, "/aloft/v1/jobs?state=happy"); resp.StatusCode != 400 {
 		t.Errorf("unknown state: %d", resp.StatusCode)
 	}
