@@ -24,6 +24,10 @@ type Snapshot struct {
 	Plan bool
 	// Cap limits the slices lent at once; a breach lowers it (invariant I5).
 	Cap int
+	// RoomFrom is since when more could have been lent without a break. A loan
+	// waits until that has lasted for the hold time, so that needs that come and
+	// go do not make one slice go out and back.
+	RoomFrom time.Time
 }
 
 // Phase is what a slice is doing.

@@ -326,6 +326,8 @@ func (d *decision) mayLend(j Job, from *claim, slow int) (Reason, bool) {
 		return NeededSoon, false
 	case d.lent >= d.Cap:
 		return CapReached, false
+	case d.Now.Sub(d.RoomFrom) < d.Hold:
+		return NotLongYet, false
 	}
 	for _, c := range d.models { // spares are shared: a model in trouble vetoes every loan
 		if c.Room != nil && *c.Room < d.LendAbove {

@@ -433,3 +433,21 @@ func TestMissedTarget(t *testing.T) {
 		t.Errorf("without traffic needs %d, want 1", n)
 	}
 }
+
+// TestRoomMustLast: a slice that became lendable a moment ago stays, since the
+// need that held it may come back; it went out and back three times in a minute
+// before this rule.
+func TestRoomMustLast(t *testing.T) {
+	p := testPolicy()
+	p.Hold = 3 * time.Second
+	s := Snapshot{Now: noon, Plan: true, Cap: noCap, Models: []Model{chat("m", 0.5, 1, 2)}, Jobs: []Job{job("b", "batch")},
+		Slices: []Slice{on("s0", g1, Ready, "m"), on("s1", g1, Ready, "m")}}
+	for since, want := range map[time.Duration]string{2 * time.Second: "hold s1 m/b hold_time", 3 * time.Second: "lend s0 m/b surplus"} {
+		s.RoomFrom = noon.Add(-since)
+		plan := p.Decide(s)
+		got := append(said(plan.Moves), said(plan.Holds)...)
+		if len(got) != 1 || got[0][:4] != want[:4] {
+			t.Errorf("room for %v: %q, want %q", since, got, want)
+		}
+	}
+}

@@ -105,6 +105,7 @@ type state struct {
 	reclaims map[string]time.Time
 	cap      int
 	planned  time.Time
+	roomFrom time.Time // the last look at which nothing more could be lent
 	risen    time.Time
 	calm     time.Time // since when no bound was broken
 }
@@ -180,10 +181,11 @@ func (a *Arbiter) look(ctx context.Context) {
 	if st.cap < noCap && now.Sub(st.calm) >= time.Minute { // slow increase after a breach
 		st.cap, st.calm = st.cap+1, now
 	}
-	s.Cap = st.cap
+	s.Cap, s.RoomFrom = st.cap, st.roomFrom
 	plan := a.opt.Policy.Decide(s)
 	st.snapshot, st.plan = s, plan
 	st.noteSurplus(now, plan)
+	st.noteRoom(now, plan)
 	for _, h := range plan.Holds {
 		if st.history.news(h, now) {
 			a.record(Record{Time: now, Move: h})

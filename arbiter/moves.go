@@ -213,6 +213,15 @@ func (st *state) noteSurplus(now time.Time, plan Plan) {
 	}
 }
 
+// noteRoom remembers when nothing more could be lent.
+func (st *state) noteRoom(now time.Time, plan Plan) {
+	for _, n := range plan.Needs { // the two counts are the same for all models
+		if n.Lent >= n.Lendable {
+			st.roomFrom = now
+		}
+	}
+}
+
 // check holds the invariants that are cheap enough for every look.
 func (st *state) check(s Snapshot, log *slog.Logger) {
 	bad := func(what string, args ...any) {
