@@ -41,9 +41,9 @@ type shapeOfDemo struct {
 
 func (c *demoCmd) shape() shapeOfDemo {
 	if c.Fast {
-		return shapeOfDemo{2 * time.Second, 12 * time.Second, 6 * time.Second, 6 * time.Second, 3000, 160, 90 * time.Second}
+		return shapeOfDemo{2 * time.Second, 8 * time.Second, 6 * time.Second, 8 * time.Second, 6000, 350, 90 * time.Second}
 	}
-	return shapeOfDemo{2 * time.Second, 26 * time.Second, 20 * time.Second, 30 * time.Second, 12000, 700, 120 * time.Second}
+	return shapeOfDemo{2 * time.Second, 16 * time.Second, 20 * time.Second, 36 * time.Second, 12000, 900, 120 * time.Second}
 }
 
 // pace is the least time of a training step: the demo's machine has other work.
@@ -53,8 +53,8 @@ const pace = 40 * time.Millisecond
 // burst is far more than one replica may be given (the quick start's rho) and
 // less than the machine has.
 const (
-	encoderSteady, encoderBurst = 0.07, 0.65
-	lmSteady, lmBurst           = 0.20, 0.80
+	encoderSteady, encoderBurst = 0.07, 0.45
+	lmSteady, lmBurst           = 0.20, 0.75
 	chatTokens                  = 24
 )
 
@@ -70,7 +70,8 @@ type demo struct {
 	batch     string // ids
 	training  string
 	targets   map[string]time.Duration
-	chats     float64 // one replica's, a second, as measured
+	texts     float64 // one replica's, a second, as measured
+	chats     float64
 	perText   float64 // tokens
 	phase     atomic.Pointer[string]
 	loaded    []*loadgen.Report
@@ -259,12 +260,12 @@ func (d *demo) calibrate(ctx context.Context) error {
 		return fmt.Errorf("warm-up: %w", err)
 	}
 	took := time.Since(began).Seconds()
-	d.chats = float64(chatted.Load()) / took
+	d.texts, d.chats = float64(embedded.Load())/took, float64(chatted.Load())/took
 	if embedded.Load() == 0 || d.chats == 0 {
 		return fmt.Errorf("warm-up: %d texts and %d chats in %.0f s: this machine is too busy", embedded.Load(), chatted.Load(), took)
 	}
 	d.perText = float64(prompt[&embedded].Load()) / float64(embedded.Load())
-	fmt.Fprintf(d.out, "aloft-encoder %.0f texts/s, aloft-lm %.1f chats/s of %d tokens\n", float64(embedded.Load())/took, d.chats, chatTokens)
+	fmt.Fprintf(d.out, "aloft-encoder %.0f texts/s, aloft-lm %.1f chats/s of %d tokens\n", d.texts, d.chats, chatTokens)
 	return nil
 }
 
@@ -304,15 +305,17 @@ func (d *demo) load(ctx context.Context) error {
 	screenDone.Go(func() { d.watch(watch, time.Now()) })
 	defer screenDone.Wait()
 	defer stop()
+	texts := 0.0
 	for i, share := range []leg{
 		{"steady", d.shape.steady, encoderSteady, lmSteady},
 		{"burst", d.shape.burst, encoderBurst, lmBurst},
 		{"calm", d.shape.calm, encoderSteady, lmSteady},
 	} {
-		texts, err := d.textRate(ctx)
+		base, err := d.textRate(ctx)
 		if err != nil {
 			return err
 		}
+		texts = max(texts, base)
 		d.phase.Store(&share.name)
 		r, err := d.run(ctx, uint64(i), leg{share.name, share.long, share.texts * texts, share.chats * d.chats})
 		if err != nil {
@@ -325,8 +328,10 @@ func (d *demo) load(ctx context.Context) error {
 	return nil
 }
 
-// textRate is what the server has measured one encoder replica to do, in texts
-// a second. It is read again before each phase: other programs share the machine.
+// textRate is what the server has fitted one encoder replica to do, in texts a
+// second, and hardly more than it did: a fit made on a busy machine may promise
+// too much. It is read again before each phase, since the machine may have
+// become quieter.
 func (d *demo) textRate(ctx context.Context) (float64, error) {
 	s, err := d.status(ctx)
 	if err != nil {
@@ -334,7 +339,7 @@ func (d *demo) textRate(ctx context.Context) (float64, error) {
 	}
 	for _, m := range s.Models {
 		if m.Name == "aloft-encoder" && m.Knee > 0 {
-			return m.Knee / d.perText, nil
+			return min(m.Knee/d.perText, 1.5*d.texts), nil
 		}
 	}
 	return 0, fmt.Errorf("the server has measured no rate for aloft-encoder")
