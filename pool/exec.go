@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"aloft/backends"
@@ -59,6 +60,10 @@ const (
 	maxLog      = 4 << 20 // bytes
 	pollEvery   = 20 * time.Millisecond
 	pollTimeout = 5 * time.Second // of one look; the engine may hang in it
+
+	probeEvery   = 3 * time.Second // between health checks of a running engine
+	probeTimeout = 8 * time.Second // generous: a lent engine runs at a low CPU share
+	probeMisses  = 2
 )
 
 // Launch implements Launcher.
@@ -95,6 +100,7 @@ func (x Exec) Launch(ctx context.Context, l Launch) (Engine, error) {
 		e.Stop(0)
 		return nil, fmt.Errorf("launch %s: %w%s", l.Replica, err, log.tail())
 	}
+	e.probes.Go(e.probe)
 	return e, nil
 }
 
@@ -130,6 +136,31 @@ type process struct {
 	base    string
 	backend backends.Backend
 	log     *logFile
+	asleep  atomic.Bool
+	probes  sync.WaitGroup
+}
+
+// probe ends an engine that stops answering its health check, so that its calls
+// break and go to another replica instead of waiting for it (docs/failures.md F2).
+// A sleeping engine is not asked: it may be paused.
+func (e *process) probe() {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for missed := 0; missed < probeMisses; {
+		select {
+		case <-tick.C:
+		case <-e.Process.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+		err := e.request(ctx, http.MethodGet, "/health", nil)
+		cancel()
+		if missed++; err == nil || e.asleep.Load() {
+			missed = 0
+		}
+	}
+	fmt.Fprintf(e.log, "engine silent for %d health checks of %v: ended\n", probeMisses, probeTimeout)
+	e.Process.Stop(0)
 }
 
 // reach waits for the address and for /health to answer 200.
@@ -175,6 +206,11 @@ func (e *process) WarmUp(ctx context.Context) error {
 
 // Sleep implements Engine.
 func (e *process) Sleep(ctx context.Context, asleep bool) error {
+	if asleep {
+		e.asleep.Store(true)
+	} else {
+		defer e.asleep.Store(false)
+	}
 	switch {
 	case e.profile.Sleep == SleepPause && asleep:
 		return e.Pause()
@@ -189,6 +225,7 @@ func (e *process) Sleep(ctx context.Context, asleep bool) error {
 // Stop implements Engine.
 func (e *process) Stop(grace time.Duration) {
 	e.Process.Stop(grace)
+	e.probes.Wait()
 	e.log.close()
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -34,6 +35,9 @@ func (s *server) hello(w io.Writer, address string) {
 	}
 	a := s.conf.Arbiter
 	fmt.Fprintf(w, "arbiter: mode %s; looks every %v, plans every %v, holds a surplus %v; headroom from %d samples in %v\n", a.Mode, a.Guard, a.Plan, a.Hold, a.MinSamples, a.Window)
+	if host, port, err := net.SplitHostPort(strings.TrimPrefix(address, "http://")); err == nil && net.ParseIP(host).IsUnspecified() {
+		address = "http://127.0.0.1:" + port // what a client on this machine asks
+	}
 	fmt.Fprintf(w, "data: %s\nserving on %s, for example:\n\n  %s\n\n", s.data, address, s.example(address))
 }
 

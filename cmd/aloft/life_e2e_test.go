@@ -223,3 +223,32 @@ func (s *instance) enginesKilled(t *testing.T) {
 		}
 	}
 }
+
+// TestSilentEngine: an engine that hangs (here: stopped) is ended by its health
+// checks, and the request that waited for it is answered by another replica.
+func TestSilentEngine(t *testing.T) {
+	s := start(t, t.TempDir(), nil, "--config", write(t, "aloft.yaml", tiny))
+	if _, err := s.embed("tiny", "before"); err != nil {
+		t.Fatal(err)
+	}
+	pids := s.engineProcesses("tiny")
+	if len(pids) == 0 {
+		t.Fatal("no engine")
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	for {
+		if _, err := s.embed("tiny", "after"); err == nil {
+			break
+		} else if time.Since(began) > 60*time.Second {
+			t.Fatalf("no answer after a minute: %v", err)
+		}
+	}
+	if took := time.Since(began); took > 60*time.Second {
+		t.Errorf("answered after %v, want under a minute", took)
+	}
+}

@@ -229,7 +229,7 @@ func (c *topCmd) Run(ctx context.Context) error {
 			return err
 		}
 		if live {
-			fmt.Print("\033[H\033[2J")
+			fmt.Print("\033[H\033[J")
 		}
 		fmt.Print(screen(s))
 		if !live {
