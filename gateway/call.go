@@ -28,7 +28,11 @@ func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
 		f := faultOf(err)
 		return jobs.Result{Status: f.Status, RequestID: who.id, Body: f.body()}, nil
 	}
-	a.begin(ctx, nil)
+	// A row whose batch was cancelled has left as a client does: 499, no fault of ours.
+	own, leave := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer leave(nil)
+	defer context.AfterFunc(ctx, func() { leave(backends.ErrClientGone) })()
+	a.begin(own, nil)
 	defer a.end()
 	w := a.run()
 	f := &w.fault

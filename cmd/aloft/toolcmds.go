@@ -94,7 +94,17 @@ func (c *loadCmd) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	return writeJSON(c.JSON, report)
+	if err := writeJSON(c.JSON, report); err != nil {
+		return err
+	}
+	offered, failed := 0, 0
+	for _, r := range report.Results {
+		offered, failed = offered+r.Offered, failed+r.Failed
+	}
+	if offered > 0 && failed == offered {
+		return fmt.Errorf("all %d requests failed", offered)
+	}
+	return nil
 }
 
 func liveLine(s loadgen.Snapshot) string {
