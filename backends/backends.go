@@ -12,31 +12,6 @@ import (
 	"time"
 )
 
-// Endpoint names an OpenAI route by what an engine has to do for it.
-type Endpoint string
-
-// The endpoints that Aloft serves. Path is the route both outside and at the engine.
-const (
-	Chat        Endpoint = "chat"
-	Completions Endpoint = "completions"
-	Embeddings  Endpoint = "embeddings"
-)
-
-// Path returns the engine's route, for example "/v1/embeddings".
-func (e Endpoint) Path() string {
-	switch e {
-	case Chat:
-		return "/v1/chat/completions"
-	case Completions:
-		return "/v1/completions"
-	}
-	return "/v1/embeddings"
-}
-
-// Merged reports whether calls of several clients may share one engine call.
-// Generation is never merged: engines batch it better.
-func (e Endpoint) Merged() bool { return e == Embeddings }
-
 // Class is the traffic class of a request; a lower value goes first.
 type Class uint8
 
@@ -62,9 +37,13 @@ type Request struct {
 	Tenant   string // who pays; "" without keys
 	Class    Class
 
-	// Body is the JSON object the client sent, with "model" already rewritten
-	// to what the engine calls it.
-	Body []byte
+	// Path is the engine's route. Body is what the client sent, with "model"
+	// already rewritten to what the engine calls it; ContentType is "" for JSON.
+	Path        string
+	ContentType string
+	Body        []byte
+	Header      Header // client headers that engines understand, and the trace
+
 	// Stream is true when the client asked for SSE; WantUsage when it asked for
 	// the extra usage frame (stream_options.include_usage).
 	Stream    bool
@@ -86,8 +65,27 @@ type Request struct {
 	InputTokens []int
 	MaxTokens   int // upper bound on generated tokens, 0 = not given
 
+	Place Placement
+
 	Arrival  time.Time
 	Deadline time.Time // zero = none
+}
+
+// Header is a few header fields, in order; names are in canonical form.
+type Header []Field
+
+// Field is one of them.
+type Field struct{ Name, Value string }
+
+// Placement is what makes one replica better than another for a request.
+// Session and Prefix are wishes: a replica with much less to do wins all the same.
+type Placement struct {
+	Adapter string // LoRA adapter that the replica must have; "" = none
+	// Session is equal for requests that belong together, of one tenant; 0 = none.
+	Session uint64
+	// Prefix are chained hashes of the prompt's leading blocks: equal prefixes
+	// have equal beginnings, so an engine that saw one has its KV blocks cached.
+	Prefix []uint64
 }
 
 // Counter counts the tokens of a text the way the model's tokenizer does.
@@ -95,10 +93,12 @@ type Counter interface{ Count(text []byte) int }
 
 // Call is what one engine is asked to do: a whole request, or several merged.
 type Call struct {
-	Path   string
-	Body   []byte
-	Stream bool // the answer is SSE
-	ID     string
+	Path        string
+	ContentType string // "" = application/json
+	Body        []byte
+	Header      Header
+	Stream      bool // the answer may be SSE
+	ID          string
 }
 
 // Reply is an engine's answer. Body must be closed exactly once; closing it
@@ -107,21 +107,36 @@ type Call struct {
 type Reply struct {
 	Status      int
 	ContentType string
+	Header      Header // what else the client may see; the adapter's allow-list decides
 	Body        io.ReadCloser
 	Timing      Timing
 }
 
 // Timing splits a request's time so that nobody has to guess (Server-Timing).
 type Timing struct {
-	Queue  time.Duration // admission to dispatch
-	Batch  time.Duration // waiting for the batch to fill, part of Queue
-	Engine time.Duration // dispatch to the engine's first byte
+	Queue time.Duration // admission to dispatch
+	Batch time.Duration // waiting for the batch to fill, part of Queue
+	// Network is the part of a call that is not the engine's: connecting and
+	// sending, and, where the engine says how long it took, all the rest.
+	Network time.Duration
+	Engine  time.Duration // from there to the engine's first byte
 	// Replica is the replica that answered, BatchRows the rows of its call.
 	Replica   string
 	BatchRows int
+	// Route is "" for a replica of ours, RouteOverflow for an external provider,
+	// RouteCache when no engine was asked.
+	Route string
+	// Hedged says that a second replica was asked too.
+	Hedged bool
 	// PromptTokens of this caller (embeddings: apportioned from the merged call).
 	PromptTokens int
 }
+
+// The routes of Timing other than a replica of ours.
+const (
+	RouteOverflow = "overflow"
+	RouteCache    = "cache"
+)
 
 // Backend is the adapter to one engine. Do sends one call and returns when the
 // engine's first byte is there (status known), or with an error. Cancelling ctx

@@ -31,6 +31,13 @@ type Model struct {
 	// Counter counts prompt tokens. One that also has Observe(bytes, tokens int)
 	// is an estimate: it learns from usage and refuses no prompt as too long.
 	Counter backends.Counter
+
+	// Adapter is set when the name asked for was "model:adapter".
+	Adapter string
+	// BySession and ByPrefix say which affinities its requests are given.
+	BySession, ByPrefix bool
+	// Overflow is set when the model has an external provider.
+	Overflow bool
 }
 
 // Catalog knows the models. Neither method may load one.
@@ -100,5 +107,7 @@ type Deps struct {
 	Files     Files
 	Batches   Batches
 	Jobs      Jobs
+	Keys      Keys     // nil: everybody may come in
+	KeyAdmin  KeyAdmin // of the admin API
 	Metrics   http.Handler
 }

@@ -117,6 +117,7 @@ func endpointOf(route string) (backends.Endpoint, bool) {
 type Row struct {
 	Endpoint backends.Endpoint
 	Tenant   string
+	Key      string // id of the API key that made the batch; "" = none
 	Body     []byte // the row's "body" object; read only, at every attempt the same bytes
 	ID       string // request id, the same at every attempt
 }

@@ -76,7 +76,11 @@ type ModelConfig struct {
 	Context   int               `yaml:"context"`
 	Target    time.Duration     `yaml:"target"`
 	Batch     BatchConfig       `yaml:"batch"`
-	Law       LawConfig         `yaml:"law"` // engine synthetic
+	Law       LawConfig         `yaml:"law"`      // engine synthetic
+	Adapters  []string          `yaml:"adapters"` // LoRA, asked for as MODEL:ADAPTER; the engine has them by these names
+	Affinity  AffinityConfig    `yaml:"affinity"`
+	Hedge     bool              `yaml:"hedge"` // ask a second replica when a short unary call is slower than its p95
+	Overflow  *OverflowConfig   `yaml:"overflow"`
 }
 
 // ReplicasConfig bounds a model's replicas.
@@ -169,14 +173,6 @@ type ParamConfig struct {
 	Choices []string `yaml:"choices"`
 }
 
-// GatewayConfig limits the edge. Keys are SHA-256 hashes in hex.
-type GatewayConfig struct {
-	Keys           []KeyConfig   `yaml:"keys"`
-	MaxBody        int           `yaml:"max_body"`
-	RequestTimeout time.Duration `yaml:"request_timeout"`
-	DrainGrace     time.Duration `yaml:"drain_grace"`
-}
-
 // KeyConfig is an API key.
 type KeyConfig struct {
 	SHA256 string `yaml:"sha256"`
@@ -216,7 +212,7 @@ func defaults() Config {
 		Pool: PoolConfig{StartTimeout: 5 * time.Minute, DrainTimeout: 30 * time.Second, StopGrace: 5 * time.Second,
 			BackoffMin: time.Second, BackoffMax: time.Minute},
 		Jobs:    JobsConfig{BatchWidth: 1, BatchRows: 32},
-		Gateway: GatewayConfig{MaxBody: 32 << 20, RequestTimeout: 10 * time.Minute, DrainGrace: 20 * time.Second},
+		Gateway: defaultGateway(),
 	}
 }
 

@@ -39,7 +39,7 @@ func (s *server) engines() (pool.Launcher, []pool.Model, error) {
 		models = append(models, pool.Model{Name: m.Name, Slots: m.Slots, Spec: p})
 	}
 	dial := func(url string) backends.Backend {
-		return openaihttp.New(openaihttp.Options{BaseURL: url, FirstByteTimeout: s.conf.Gateway.RequestTimeout})
+		return openaihttp.New(openaihttp.Options{BaseURL: url, FirstByteTimeout: s.conf.Gateway.Timeouts.FirstByte})
 	}
 	return pool.Exec{Dial: dial, Nice: niceOf, RunDir: s.path("run"), LogDir: s.path("logs")}, models, nil
 }

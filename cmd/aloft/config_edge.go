@@ -1,0 +1,65 @@
+package main
+
+import "time"
+
+// GatewayConfig limits the edge.
+type GatewayConfig struct {
+	Keys        []KeyConfig   `yaml:"keys"`
+	KeyFile     string        `yaml:"key_file"` // watched; "" = keys.yaml in the data folder
+	TLS         TLSConfig     `yaml:"tls"`
+	Insecure    bool          `yaml:"insecure"` // serve a public address without keys or without TLS
+	CORS        []string      `yaml:"cors"`     // origins that browsers may call from; "*" = all
+	MaxBody     int           `yaml:"max_body"`
+	MaxFile     int64         `yaml:"max_file"`
+	Connections int           `yaml:"connections"` // in all
+	PerAddress  int           `yaml:"connections_per_address"`
+	Timeouts    TimeoutConfig `yaml:"timeouts"`
+	DrainGrace  time.Duration `yaml:"drain_grace"`
+	AccessLog   float64       `yaml:"access_log"`      // share of the successful requests that are logged, 0 to 1
+	Cache       int64         `yaml:"embedding_cache"` // bytes; 0 = off
+}
+
+// TLSConfig names PEM files; they are read again when they change.
+type TLSConfig struct {
+	Cert string `yaml:"cert"`
+	Key  string `yaml:"key"`
+}
+
+// TimeoutConfig has one deadline for each thing that can be slow.
+type TimeoutConfig struct {
+	Header     time.Duration `yaml:"header"`      // to read a request's head
+	Body       time.Duration `yaml:"body"`        // to read its body
+	Upload     time.Duration `yaml:"upload"`      // to read a file
+	Write      time.Duration `yaml:"write"`       // to write a reply, or one event of a stream
+	Idle       time.Duration `yaml:"idle"`        // between two requests of a connection
+	Connect    time.Duration `yaml:"connect"`     // to reach an engine
+	FirstByte  time.Duration `yaml:"first_byte"`  // from the call to an engine's first byte
+	StreamIdle time.Duration `yaml:"stream_idle"` // between two events of an engine
+	Request    time.Duration `yaml:"request"`     // from arrival to the last byte
+}
+
+// AffinityConfig sends requests that belong together to one replica, as long as
+// the others have not much less to do.
+type AffinityConfig struct {
+	Session bool `yaml:"session"` // by X-Session-Id or prompt_cache_key
+	Prefix  bool `yaml:"prefix"`  // by the prompt's leading blocks
+}
+
+// OverflowConfig is an external OpenAI-compatible provider that serves a model's
+// requests when no replica can in time.
+type OverflowConfig struct {
+	URL    string  `yaml:"url"`          // https://HOST/v1 without the /v1
+	KeyEnv string  `yaml:"key_env"`      // environment variable with the provider's key
+	Model  string  `yaml:"model"`        // what the provider calls it; "" = as here
+	Input  float64 `yaml:"input_price"`  // USD per million prompt tokens
+	Output float64 `yaml:"output_price"` // USD per million generated tokens
+	Budget float64 `yaml:"budget"`       // USD per calendar month (UTC)
+}
+
+func defaultGateway() GatewayConfig {
+	return GatewayConfig{
+		MaxBody: 32 << 20, MaxFile: 200 << 20, Connections: 20000, PerAddress: 0, DrainGrace: 20 * time.Second,
+		Timeouts: TimeoutConfig{Header: 10 * time.Second, Body: 30 * time.Second, Upload: 10 * time.Minute, Write: 30 * time.Second,
+			Idle: 2 * time.Minute, Connect: 2 * time.Second, FirstByte: 2 * time.Minute, StreamIdle: time.Minute, Request: 10 * time.Minute},
+	}
+}
