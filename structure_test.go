@@ -32,6 +32,8 @@ var mayImport = map[string][]string{
 	"batcher":                {"backends", "backends/openai"},
 	"configs":                {},
 	"gateway":                {"backends", "backends/openai", "jobs"},
+	"gateway/cache":          {"backends", "backends/openai", "gateway"},
+	"gateway/overflow":       {"backends", "backends/openai", "gateway"},
 	"gpu":                    {},
 	"gpu/nvml":               {"gpu"},
 	"gpu/proc":               {},

@@ -86,6 +86,8 @@ type Placement struct {
 	// Prefix are chained hashes of the prompt's leading blocks: equal prefixes
 	// have equal beginnings, so an engine that saw one has its KV blocks cached.
 	Prefix []uint64
+	// Overflow says that the request may go to the model's external provider.
+	Overflow bool
 }
 
 // Counter counts the tokens of a text the way the model's tokenizer does.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -77,7 +78,9 @@ func (w *watcher) look() {
 	w.mu.Lock()
 	gone := w.set.closed(w.conns)
 	w.mu.Unlock()
-	for _, e := range gone {
+	// The newest first: those that still queue are forgotten before the seats of
+	// the others come free for them.
+	for _, e := range slices.Backward(gone) {
 		e.gone()
 	}
 }
