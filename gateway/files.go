@@ -10,7 +10,11 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"aloft/backends/openai"
 	"aloft/jobs"
@@ -70,7 +74,13 @@ func (s *Server) createFile(x *exchange) {
 		return
 	}
 	body := &io.LimitedReader{R: stream, N: s.opt.MaxFile + uploadSlack}
-	up, err := readUpload(multipart.NewReader(body, string(boundary)), s.opt.MaxFile)
+	var up *upload
+	var err error
+	if int64(c.Request.Header.ContentLength()) > body.N {
+		err = tooLarge(int(s.opt.MaxFile))
+	} else {
+		up, err = readUpload(multipart.NewReader(body, string(boundary)), s.opt.SpoolDir, s.opt.MaxFile)
+	}
 	if up != nil {
 		defer up.content.Close()
 	}
@@ -81,15 +91,15 @@ func (s *Server) createFile(x *exchange) {
 	if body.N <= 0 {
 		err = tooLarge(int(s.opt.MaxFile))
 	}
-	if err != nil {
-		_, _ = io.CopyN(io.Discard, stream, discardLimit)
-		s.fail(x, err)
-		return
+	var f jobs.File
+	if err == nil {
+		up.spec.Tenant = x.tenant
+		f, err = s.deps.Files.CreateFile(s.base, up.spec, up.content)
 	}
-	up.spec.Tenant = x.tenant
-	f, err := s.deps.Files.CreateFile(s.base, up.spec, up.content)
-	if err != nil {
-		s.fail(x, err)
+	if err != nil { // the rest of the body stays unread
+		c.SetConnectionClose()
+		linger(c.Conn())
+		s.fail(x, storageFault(err))
 		return
 	}
 	s.json(x, fileOf(f))
@@ -105,13 +115,16 @@ type upload struct {
 // readUpload reads all parts, in whatever order they come: the purpose may
 // follow the file, which is why the file waits on disk. content is nil only
 // when up is.
-func readUpload(r *multipart.Reader, most int64) (up *upload, err error) {
+func readUpload(r *multipart.Reader, dir string, most int64) (up *upload, err error) {
 	fields := map[string]string{}
-	spool, err := os.CreateTemp("", "aloft-upload-")
+	spool, err := os.CreateTemp(dir, "aloft-upload-")
 	if err != nil {
 		return nil, fmt.Errorf("spool an upload: %w", err)
 	}
-	_ = os.Remove(spool.Name())
+	if err := os.Remove(spool.Name()); err != nil {
+		spool.Close()
+		return nil, fmt.Errorf("spool an upload: %w", err)
+	}
 	up = &upload{content: spool}
 	haveFile := false
 	for n := 0; ; n++ {
@@ -130,7 +143,7 @@ func readUpload(r *multipart.Reader, most int64) (up *upload, err error) {
 		case seen || name == "file" && haveFile:
 			return up, invalid(name, openai.CodeValue, "part %.40q is there twice", name)
 		case name == "file":
-			haveFile, up.spec.Name = true, fileName(part)
+			haveFile, up.spec.Name = true, fileName(givenName(part))
 			err = spoolPart(spool, part, most)
 		default:
 			fields[name], err = field(part)
@@ -156,12 +169,50 @@ func badUpload(err error) error {
 	return invalid("", "", "the multipart body is damaged or broke off")
 }
 
-// fileName is the name as the client gave it, without folders.
-func fileName(p *multipart.Part) string {
-	if name := p.FileName(); name != "" {
-		return name
+// storageFault makes a full disk 507: the request was right, and trying again
+// at once cannot help.
+func storageFault(err error) error {
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
+		if errors.Is(err, full) {
+			return &openai.Error{
+				Status: 507, Type: "server_error", Code: "insufficient_storage", Message: "the server has no room for the file",
+			}
+		}
 	}
-	return "upload"
+	return err
+}
+
+// maxName is the longest file name kept, in bytes.
+const maxName = 255
+
+// fileName is the name as the client gave it, without folders of any system and
+// without what could break a header or a terminal.
+func fileName(given string) string {
+	name := given[strings.LastIndexAny(given, `/\`)+1:]
+	name = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, name)
+	for len(name) > maxName {
+		_, last := utf8.DecodeLastRuneInString(name)
+		name = name[:len(name)-last]
+	}
+	if name = strings.TrimSpace(name); strings.Trim(name, ".") == "" {
+		return "upload"
+	}
+	return name
+}
+
+// givenName is the filename parameter as sent: Part.FileName drops folders by
+// the rules of the system that we run on.
+func givenName(p *multipart.Part) string {
+	_, params, err := mime.ParseMediaType(p.Header.Get("Content-Disposition"))
+	if err != nil {
+		return ""
+	}
+	return params["filename"]
 }
 
 func spoolPart(w io.Writer, part *multipart.Part, most int64) error {
@@ -267,8 +318,20 @@ func (s *Server) fileContent(x *exchange) {
 	}
 	x.c.SetContentType("application/octet-stream")
 	x.c.Response.Header.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": f.Name}))
-	_ = x.c.SetWriteDeadline(time.Now().Add(s.opt.UploadTimeout)) // fails only on a closed connection
-	x.c.SetBodyStream(r, int(f.Bytes))
+	s.active.Add(1)
+	x.c.SetBodyStream(&download{r, s}, int(f.Bytes))
+}
+
+// download is a file on its way out, which a drain waits for.
+type download struct {
+	io.ReadCloser
+	s *Server
+}
+
+// Close is called by fasthttp, once, also when nothing was read.
+func (d *download) Close() error {
+	d.s.active.Add(-1)
+	return d.ReadCloser.Close()
 }
 
 func (s *Server) listFiles(x *exchange) {
@@ -282,7 +345,7 @@ func (s *Server) listFiles(x *exchange) {
 	if err == nil {
 		list, err = s.deps.Files.Files(s.base, jobs.FileFilter{
 			Purpose: string(q.Peek("purpose")), Tenant: x.tenant, After: string(q.Peek("after")),
-			Limit: limit + 1, OldestFirst: order == "asc",
+			Limit: limit + 1, OldestFirst: order == "asc", Now: time.Now(),
 		})
 	}
 	if err != nil {
@@ -290,11 +353,8 @@ func (s *Server) listFiles(x *exchange) {
 		return
 	}
 	page := newPage[fileObject](len(list) > limit)
-	now := time.Now()
 	for _, f := range list[:min(limit, len(list))] {
-		if f.Expires.IsZero() || now.Before(f.Expires) {
-			page.add(f.ID, fileOf(f))
-		}
+		page.add(f.ID, fileOf(f))
 	}
 	s.json(x, page)
 }

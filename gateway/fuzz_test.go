@@ -25,7 +25,7 @@ func FuzzUpload(f *testing.F) {
 	f.Add([]byte("preamble\r\n--b\r\nContent-Disposition: form-data; name=file; filename*=utf-8''%c3%a9\r\n\r\n--b--"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		const most = 1000
-		up, err := readUpload(multipart.NewReader(bytes.NewReader(body), "b"), most)
+		up, err := readUpload(multipart.NewReader(bytes.NewReader(body), "b"), "", most)
 		if up == nil {
 			t.Skip("no temporary file:", err)
 		}

@@ -225,7 +225,10 @@ func TestRefusals(t *testing.T) {
 
 // What is no HTTP, or too much of it, is answered in JSON too.
 func TestUnreadableRequests(t *testing.T) {
-	e := start(t, answer(200, "{}"), func(o *Options, _ *Deps) { o.ReadTimeout = 200 * time.Millisecond; o.MaxBody = 1000 })
+	e := start(t, answer(200, "{}"), func(o *Options, _ *Deps) {
+		o.HeaderTimeout, o.BodyTimeout = 200*time.Millisecond, 200*time.Millisecond
+		o.MaxBody = 1000
+	})
 	tests := []struct {
 		name, send string
 		status     int

@@ -30,19 +30,31 @@ type Options struct {
 	MaxReply int   // bytes of an engine's whole reply
 	MaxEvent int   // bytes of one streamed event
 
-	ReadTimeout   time.Duration // to read a whole request
+	HeaderTimeout time.Duration // to read a request's head, TLS handshake included
+	BodyTimeout   time.Duration // to read its body, and a second more per 128 KiB that it announces
 	UploadTimeout time.Duration // to read a whole file
-	WriteTimeout  time.Duration // to write a reply, or one event of a stream
+	WriteTimeout  time.Duration // for the client to take the next 64 KiB of a reply, or an event of a stream
 	IdleTimeout   time.Duration // between two requests of a connection
 
 	RequestTimeout time.Duration // from arrival to the last byte
 	HeartbeatAfter time.Duration // of silence on a stream
 	DrainGrace     time.Duration // for what runs when Serve's context ends
 
+	Conns    ConnLimits
+	TLS      *Certificate // nil: plain HTTP
+	CORS     []string     // origins whose pages may call, "*" = all; none: no browser may
+	SpoolDir string       // where uploads wait until they are whole; "" = os.TempDir
+
 	Keys []Key // none: everybody may come in
 	// FreeCommands lets POST /aloft/v1/jobs name any program of this machine
 	// instead of one of the operator's templates.
 	FreeCommands bool
+}
+
+// ConnLimits bound the open connections; 0 = no limit.
+type ConnLimits struct {
+	All        int
+	PerAddress int // of one IPv4 address or IPv6 /64
 }
 
 // Defaults are the limits of an Options left empty.
@@ -54,7 +66,7 @@ func Defaults() Options {
 	return Options{
 		Name:    "aloft",
 		MaxBody: 32 << 20, MaxFile: 200 << 20, MaxReply: 256 << 20, MaxEvent: 4 << 20,
-		ReadTimeout: 30 * time.Second, UploadTimeout: 10 * time.Minute,
+		HeaderTimeout: 10 * time.Second, BodyTimeout: 30 * time.Second, UploadTimeout: 10 * time.Minute,
 		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
 		RequestTimeout: 10 * time.Minute, HeartbeatAfter: 8 * time.Second, DrainGrace: 30 * time.Second,
 	}
@@ -68,7 +80,8 @@ func (o Options) orDefaults() Options {
 	fill(&o.MaxFile, d.MaxFile)
 	fill(&o.MaxReply, d.MaxReply)
 	fill(&o.MaxEvent, d.MaxEvent)
-	fill(&o.ReadTimeout, d.ReadTimeout)
+	fill(&o.HeaderTimeout, d.HeaderTimeout)
+	fill(&o.BodyTimeout, d.BodyTimeout)
 	fill(&o.UploadTimeout, d.UploadTimeout)
 	fill(&o.WriteTimeout, d.WriteTimeout)
 	fill(&o.IdleTimeout, d.IdleTimeout)
@@ -90,13 +103,19 @@ func (o Options) Validate() error {
 		}
 	}
 	for name, d := range map[string]time.Duration{
-		"read_timeout": o.ReadTimeout, "upload_timeout": o.UploadTimeout, "write_timeout": o.WriteTimeout,
+		"header_timeout": o.HeaderTimeout, "body_timeout": o.BodyTimeout, "upload_timeout": o.UploadTimeout, "write_timeout": o.WriteTimeout,
 		"idle_timeout": o.IdleTimeout, "request_timeout": o.RequestTimeout,
 		"heartbeat_after": o.HeartbeatAfter, "drain_grace": o.DrainGrace,
 	} {
 		if d < 0 {
 			return fmt.Errorf("gateway: %s is %v, want 0 (default) or more", name, d)
 		}
+	}
+	if o.Conns.All < 0 || o.Conns.PerAddress < 0 {
+		return fmt.Errorf("gateway: connections are limited to %d, per address to %d, want 0 (no limit) or more", o.Conns.All, o.Conns.PerAddress)
+	}
+	if err := validOrigins(o.CORS); err != nil {
+		return err
 	}
 	for _, k := range o.Keys {
 		if k.Class >= backends.Classes {

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,6 +37,7 @@ type Server struct {
 	http   *fasthttp.Server
 	routes router
 	watch  watcher
+	door   *door
 
 	// base is the parent of every client's request: a RequestCtx is no context
 	// (its Done fires at shutdown only, and it is recycled).
@@ -54,19 +56,18 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 	if deps.Catalog == nil || deps.Submitter == nil {
 		return nil, errors.New("gateway: needs a Catalog and a Submitter")
 	}
-	s := &Server{opt: opt.orDefaults(), deps: deps, log: log}
+	s := &Server{opt: opt.orDefaults(), deps: deps, log: log, door: newDoor()}
 	s.base, s.stop = context.WithCancelCause(context.Background())
 	s.routes = s.newRouter()
 	s.http = &fasthttp.Server{
-		Handler:        s.handle,
-		ErrorHandler:   s.badRequest,
+		Handler:        s.cors(s.handle),
+		ErrorHandler:   s.unread,
 		HeaderReceived: s.limits,
 		Name:           s.opt.Name,
 		Logger:         quietLog{log},
 
-		ReadBufferSize: 16 << 10, // the longest request head: a bearer token and tracing headers fit
-		ReadTimeout:    s.opt.ReadTimeout,
-		WriteTimeout:   s.opt.WriteTimeout,
+		ReadBufferSize: 16 << 10,            // the longest request head: a bearer token and tracing headers fit
+		ReadTimeout:    s.opt.HeaderTimeout, // from accept or the first byte on; limits gives the body its own
 		IdleTimeout:    s.opt.IdleTimeout,
 
 		// Bodies are read by the handlers: JSON whole within MaxBody, files in
@@ -81,12 +82,32 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// limits gives uploads their own time to be read.
+// limits gives the body of a request its time, now that the head is there.
 func (s *Server) limits(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	if string(h.Method()) == "POST" && string(h.RequestURI()) == "/v1/files" {
 		return fasthttp.RequestConfig{ReadTimeout: s.opt.UploadTimeout}
 	}
-	return fasthttp.RequestConfig{}
+	return fasthttp.RequestConfig{ReadTimeout: bodyTime(s.opt.BodyTimeout, min(h.ContentLength(), s.opt.MaxBody))}
+}
+
+// unread answers what could not be read. More of it may be on its way, except
+// from a client that was too slow: that one is cut.
+func (s *Server) unread(c *fasthttp.RequestCtx, err error) {
+	var timeout net.Error
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
+		linger(c.Conn())
+	}
+	s.badRequest(c, err)
+}
+
+// listen wraps a listener in the limits on connections and in TLS.
+func (s *Server) listen(ln net.Listener) net.Listener {
+	l := &listener{Listener: ln, limits: s.opt.Conns, patient: s.opt.WriteTimeout, door: s.door}
+	if s.opt.TLS != nil {
+		return tls.NewListener(l, s.opt.TLS.config())
+	}
+	l.refusal = refusal()
+	return l
 }
 
 // Serve accepts connections from ln until ctx ends, then drains: /readyz says
@@ -101,7 +122,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer stopWatching()
 
 	served := make(chan error, 1)
-	go func() { served <- s.http.Serve(ln) }()
+	go func() { served <- s.http.Serve(s.listen(ln)) }()
 	select {
 	case err := <-served:
 		s.stop(backends.ErrDraining)

@@ -95,7 +95,7 @@ func (m *Manager) publish(ctx context.Context, f File, path string) error {
 // File returns the record; expired files are not found.
 func (m *Manager) File(ctx context.Context, id string) (File, error) {
 	f, err := m.opt.Files.File(ctx, id)
-	if err == nil && f.expired(time.Now()) {
+	if err == nil && f.Expired(time.Now()) {
 		err = ErrNotFound
 	}
 	if err != nil {
@@ -104,7 +104,8 @@ func (m *Manager) File(ctx context.Context, id string) (File, error) {
 	return f, nil
 }
 
-func (f File) expired(now time.Time) bool { return !f.Expires.IsZero() && !now.Before(f.Expires) }
+// Expired reports whether the file's time is over by now.
+func (f File) Expired(now time.Time) bool { return !f.Expires.IsZero() && !now.Before(f.Expires) }
 
 // Files returns the records that match.
 func (m *Manager) Files(ctx context.Context, f FileFilter) ([]File, error) {
@@ -186,7 +187,7 @@ func (m *Manager) removeExpired(now time.Time) error {
 			return err
 		}
 		for _, file := range list {
-			if file.expired(now) && !m.inUse(file.ID) {
+			if file.Expired(now) && !m.inUse(file.ID) {
 				gone = append(gone, file.ID)
 			}
 		}

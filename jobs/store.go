@@ -52,9 +52,10 @@ func (f Filter) Match(s State, k Kind, tenant string) bool {
 // FileFilter selects files; zero fields select all.
 type FileFilter struct {
 	Purpose, Tenant string
-	After           string // id of the last file of the page before; unknown = ErrNotFound
-	Limit           int    // 0 = no limit
-	OldestFirst     bool   // OpenAI's order=asc
+	After           string    // id of the last file of the page before; unknown = ErrNotFound
+	Limit           int       // 0 = no limit
+	OldestFirst     bool      // OpenAI's order=asc
+	Now             time.Time // files that have expired by then are left out; zero = none are
 }
 
 // File is the record of an uploaded or produced file.

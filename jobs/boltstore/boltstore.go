@@ -352,7 +352,9 @@ func (s *Store) Files(ctx context.Context, f jobs.FileFilter) ([]jobs.File, erro
 			if err := get(records, string(w.key[ageBytes:]), &file); err != nil {
 				return err
 			}
-			out = append(out, file)
+			if !file.Expired(f.Now) {
+				out = append(out, file)
+			}
 		}
 		return ctx.Err()
 	})

@@ -237,7 +237,7 @@ func files(t *testing.T, s Store) {
 	for i, p := range []string{"batch", "batch_output", "batch"} {
 		must(t, s.PutFile(ctx, jobs.File{ID: fmt.Sprintf("f%d", i), Purpose: p, Tenant: "t", Created: time.Unix(int64(10*i), 0)}))
 	}
-	must(t, s.PutFile(ctx, jobs.File{ID: "f1", Name: "new", Purpose: "batch_output", Tenant: "u", Created: time.Unix(5, 0)}))
+	must(t, s.PutFile(ctx, jobs.File{ID: "f1", Name: "new", Purpose: "batch_output", Tenant: "u", Created: time.Unix(5, 0), Expires: time.Unix(100, 0)}))
 	for _, c := range []struct {
 		f    jobs.FileFilter
 		want string
@@ -248,6 +248,8 @@ func files(t *testing.T, s Store) {
 		{jobs.FileFilter{After: "f2", Limit: 1}, "[f1]"},
 		{jobs.FileFilter{Purpose: "batch"}, "[f2 f0]"},
 		{jobs.FileFilter{Tenant: "u"}, "[f1]"},
+		{jobs.FileFilter{Limit: 2, Now: time.Unix(99, 0)}, "[f2 f1]"},
+		{jobs.FileFilter{Limit: 2, Now: time.Unix(100, 0)}, "[f2 f0]"},
 	} {
 		list, err := s.Files(ctx, c.f)
 		must(t, err)

@@ -1,0 +1,204 @@
+package gateway
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"aloft/backends/openai"
+)
+
+const (
+	// writePiece is how much of a reply a client must take within WriteTimeout:
+	// however long a reply, a reader that goes on at 64 KiB per WriteTimeout gets
+	// all of it, and one that stops is cut.
+	writePiece = 64 << 10
+	// lingerTime and lingerBytes bound what is read and dropped of a refused body
+	// after the answer: closing with unread data resets the connection, and the
+	// client would not see why. The time is nginx's lingering_time.
+	lingerTime  = 30 * time.Second
+	lingerBytes = 1 << 30
+	// refuseTime bounds the writing of a refusal at accept. A new connection has
+	// room for it, so it never waits; accepting must not.
+	refuseTime = 10 * time.Millisecond
+	// bodyRate is how slow, in bytes per second, a body may come at worst.
+	bodyRate = 128 << 10
+)
+
+// bodyTime is how long the reading of a body may take that announces length
+// bytes (negative: it does not).
+func bodyTime(base time.Duration, length int) time.Duration {
+	return base + time.Duration(max(length, 0)/bodyRate)*time.Second
+}
+
+// listener counts the connections and refuses those over the limits.
+type listener struct {
+	net.Listener
+	limits  ConnLimits
+	patient time.Duration // Options.WriteTimeout
+	refusal []byte        // nil: over TLS nothing can be said
+	door    *door
+}
+
+// door is who is in.
+type door struct {
+	mu      sync.Mutex
+	open    int
+	from    map[netip.Addr]int
+	refused atomic.Int64
+}
+
+func newDoor() *door { return &door{from: map[netip.Addr]int{}} }
+
+// enter takes a place for a connection from addr.
+func (d *door) enter(addr netip.Addr, l ConnLimits) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if l.All > 0 && d.open >= l.All || l.PerAddress > 0 && d.from[addr] >= l.PerAddress {
+		d.refused.Add(1)
+		return false
+	}
+	d.open++
+	d.from[addr]++
+	return true
+}
+
+func (d *door) leave(addr netip.Addr) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open--
+	if d.from[addr]--; d.from[addr] == 0 {
+		delete(d.from, addr)
+	}
+}
+
+// site is whom a connection counts for: an IPv4 address, or the /64 that one
+// IPv6 host commonly has to itself. The zero Addr stands for what has no address.
+func site(a net.Addr) netip.Addr {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	ip := t.AddrPort().Addr().Unmap().WithZone("")
+	if ip.Is6() {
+		p, _ := ip.Prefix(64) // 64 bits always fit
+		return p.Addr()
+	}
+	return ip
+}
+
+// Accept returns the next connection within the limits.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		from := site(c.RemoteAddr())
+		if l.door.enter(from, l.limits) {
+			return &conn{Conn: c, patient: l.patient, from: from, door: l.door}, nil
+		}
+		if l.refusal != nil {
+			_ = c.SetWriteDeadline(time.Now().Add(refuseTime))
+			_, _ = c.Write(l.refusal) // whether it is read is the client's matter
+		}
+		c.Close()
+	}
+}
+
+// conn is a client's connection. It has its own deadline for writing, since
+// fasthttp's are for a whole reply and would cut what is long rather than what
+// has stopped.
+type conn struct {
+	net.Conn
+	patient time.Duration
+	from    netip.Addr
+	door    *door
+
+	limit   atomic.Int64 // the write deadline in force, Unix nanoseconds; 0 = not ours
+	lingers atomic.Bool
+	closing sync.Once
+	closed  error
+}
+
+// NetConn returns the connection beneath, for its descriptor.
+func (c *conn) NetConn() net.Conn { return c.Conn }
+
+// Write writes in pieces, each with its own deadline.
+func (c *conn) Write(p []byte) (n int, err error) {
+	for {
+		piece := p[n:min(len(p), n+writePiece)]
+		if err := c.extend(time.Now()); err != nil {
+			return n, err
+		}
+		m, err := c.Conn.Write(piece)
+		n += m
+		if err != nil || n == len(p) {
+			return n, err
+		}
+	}
+}
+
+// extend moves the deadline on. A quarter of the time may pass before it is set
+// anew: most writes cost no timer.
+func (c *conn) extend(now time.Time) error {
+	if c.limit.Load()-now.UnixNano() >= int64(c.patient)*3/4 {
+		return nil
+	}
+	limit := now.Add(c.patient)
+	c.limit.Store(limit.UnixNano())
+	return c.Conn.SetWriteDeadline(limit)
+}
+
+// SetDeadline sets the read deadline only: writes have their own.
+func (c *conn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
+
+// SetWriteDeadline does nothing: each write sets its own.
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }
+
+// Close gives the place back, once. A connection that lingers first says that
+// nothing more will come, then reads on for a while.
+func (c *conn) Close() error {
+	c.closing.Do(func() {
+		defer c.door.leave(c.from)
+		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.lingers.Load() && half.CloseWrite() == nil {
+			_ = c.Conn.SetReadDeadline(time.Now().Add(lingerTime))
+			_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
+		}
+		c.closed = c.Conn.Close()
+	})
+	return c.closed
+}
+
+// linger makes the closing of c, or of what is beneath, wait for the client.
+func linger(c net.Conn) {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	if own, ok := c.(*conn); ok {
+		own.lingers.Store(true)
+	}
+}
+
+// Connections returns how many are open and how many were refused at accept.
+func (s *Server) Connections() (open int, refused int64) {
+	s.door.mu.Lock()
+	defer s.door.mu.Unlock()
+	return s.door.open, s.door.refused.Load()
+}
+
+// refusal is the answer to a connection over the limits.
+func refusal() []byte {
+	body := openai.AppendError(nil, &openai.Error{
+		Status: 503, Type: "server_error", Code: "too_many_connections", Message: "too many connections are open",
+	})
+	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"+
+		"Retry-After: 1\r\nRetry-After-Ms: 1000\r\nX-Aloft-Reason: %s\r\nConnection: close\r\n\r\n%s", len(body), reasonConns, body)
+}
+
+const reasonConns = "too_many_connections"
