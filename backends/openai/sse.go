@@ -22,7 +22,20 @@ type Events struct {
 
 // NewEvents reads events of at most maxEvent bytes from r.
 func NewEvents(r io.Reader, maxEvent int) *Events {
-	return &Events{r: r, max: maxEvent, buf: make([]byte, min(4096, max(maxEvent, 1)))}
+	e := &Events{}
+	e.Reset(r, maxEvent)
+	return e
+}
+
+// Reset makes e read another stream, from its start. It keeps the buffer, unless
+// a large event made that large.
+func (e *Events) Reset(r io.Reader, maxEvent int) {
+	size := min(4096, max(maxEvent, 1))
+	buf := e.buf
+	if cap(buf) < size || cap(buf) > 16<<10 {
+		buf = make([]byte, size)
+	}
+	*e = Events{r: r, max: maxEvent, buf: buf[:size]}
 }
 
 // Next returns one whole event: its lines, each ended by "\n", and a blank line.

@@ -1,116 +1,91 @@
 package openaihttp
 
 import (
-	"context"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
-	"mime"
-	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"aloft/backends"
 	"aloft/backends/openai"
 )
 
-// running is what a body needs of its call.
-type running struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	watch  *time.Timer // cancels the call when it fires
-}
+// events are readers of SSE with their buffers.
+var events = sync.Pool{New: func() any { return openai.NewEvents(nil, bufferSize) }}
 
-// body is a reply's body. It is read by one goroutine; Close may come from another.
-type body struct {
-	running
-	res    *http.Response
-	idle   time.Duration
-	left   int64          // bytes that may still come, when events is nil
-	events *openai.Events // for SSE
-	rest   []byte         // read ahead, or of an event larger than the reader's buffer
-	err    error          // what Read returns once rest is used up
-	done   atomic.Bool    // [DONE] was read: only the end of the body is missing
-	close  sync.Once
-}
-
-func newBody(res *http.Response, stream bool, o Options, r running) *body {
-	b := &body{running: r, res: res, idle: o.StreamIdleTimeout, left: o.MaxReply}
-	if kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err == nil && stream && kind == "text/event-stream" {
-		b.events = openai.NewEvents(res.Body, o.MaxEvent)
-	}
-	return b
-}
-
-// first waits for the first byte (of SSE, the first event) and keeps it.
-func (b *body) first() error {
-	buf := make([]byte, 4096)
-	if b.events != nil {
-		buf = nil
-	}
-	b.fetch(buf)
-	b.watch.Stop() // from here on each read has its own
-	if len(b.rest) > 0 || b.err == io.EOF {
-		return nil
-	}
-	return b.err
-}
-
-// fetch reads once from the engine into rest and err. For plain bodies it uses buf.
-func (b *body) fetch(buf []byte) {
-	if b.err != nil {
-		return
-	}
-	var err error
-	if b.events != nil {
-		if b.rest, err = b.events.Next(); openai.IsDone(openai.Data(b.rest)) {
-			b.done.Store(true)
-		}
-	} else {
-		var n int
-		n, err = b.res.Body.Read(buf)
-		b.rest = buf[:n]
-		if b.left -= int64(n); b.left < 0 {
-			b.rest, err = nil, fmt.Errorf("reply over the limit: %w", backends.ErrBadReply)
-		}
-	}
-	switch {
-	case err == nil || err == io.EOF:
-		b.err = err
-	case b.ctx.Err() != nil:
-		b.err = fmt.Errorf("reply cut: %w", context.Cause(b.ctx))
-	case errors.Is(err, backends.ErrBadReply):
-		b.err = err
-	default:
-		b.err = fmt.Errorf("reply cut: %w: %w", backends.ErrBadReply, err)
-	}
-}
+var errClosed = errors.New("read after Close")
 
 // Read implements io.Reader. For SSE it returns one whole event, or the next
-// part of one that is larger than p.
-func (b *body) Read(p []byte) (int, error) {
+// part of one that is larger than p. StreamIdleTimeout bounds each Read: bytes
+// that complete no event do not extend it.
+func (x *exchange) Read(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	for len(b.rest) == 0 {
-		if b.err != nil {
-			return 0, b.err
+	x.turn.Lock()
+	if x.turn.over || x.turn.closed {
+		defer x.turn.Unlock()
+		if x.err == nil {
+			return 0, errClosed
 		}
-		b.watch.Stop()
-		silent := fmt.Errorf("%w: nothing for %v", backends.ErrSilent, b.idle)
-		b.watch = time.AfterFunc(b.idle, func() { b.cancel(silent) })
-		b.fetch(p)
-		b.watch.Stop()
-		if b.events == nil && len(b.rest) > 0 {
-			n := len(b.rest) // already in p
-			b.rest = nil
-			return n, nil
+		return 0, x.err
+	}
+	x.turn.reading = true
+	x.turn.Unlock()
+
+	x.frame.waiting = false
+	if x.events != nil {
+		n, err = x.readEvent(p)
+	} else {
+		n, err = x.readPlain(p)
+	}
+
+	x.turn.Lock()
+	defer x.turn.Unlock()
+	x.turn.reading = false
+	if err != nil || x.turn.closed {
+		x.err = err
+		x.over()
+	}
+	return n, err
+}
+
+func (x *exchange) readEvent(p []byte) (int, error) {
+	if len(x.rest) == 0 {
+		if x.err == nil {
+			x.next()
+		}
+		if len(x.rest) == 0 {
+			return 0, x.cut(x.err)
 		}
 	}
-	n := copy(p, b.rest)
-	b.rest = b.rest[n:]
+	n := copy(p, x.rest)
+	x.rest = x.rest[n:]
 	return n, nil
+}
+
+func (x *exchange) readPlain(p []byte) (n int, err error) {
+	if x.zipped != nil {
+		n, err = x.zipped.Read(p)
+	} else {
+		n, err = x.frame.Read(p)
+	}
+	if x.left -= int64(n); x.left < 0 {
+		return 0, fmt.Errorf("reply over %d bytes: %w", x.client.opt.MaxReply, backends.ErrBadReply)
+	}
+	return n, x.cut(err)
+}
+
+// Len returns how many bytes of the body are still to come, -1 if that is not
+// known. It is never more than MaxReply.
+func (x *exchange) Len() int {
+	n := x.frame.size()
+	if x.events != nil || x.zipped != nil || n > x.left {
+		return -1
+	}
+	return int(n)
 }
 
 // endTime is how long Close waits for the end of a body after [DONE].
@@ -119,16 +94,64 @@ const endTime = 50 * time.Millisecond
 // Close ends the call; before the end of the reply that closes the connection,
 // which cancels the work. After it, or after [DONE], which relays rarely read
 // beyond, the connection is kept for the next call.
-func (b *body) Close() error {
-	var err error
-	b.close.Do(func() {
-		if b.done.Load() {
-			t := time.AfterFunc(endTime, func() { b.cancel(context.Canceled) })
-			io.Copy(io.Discard, io.LimitReader(b.res.Body, 4096)) // whatever fails, Close follows
-			t.Stop()
+func (x *exchange) Close() error {
+	x.turn.Lock()
+	first := !x.turn.closed && !x.turn.over
+	x.turn.closed = true
+	if x.turn.reading && first { // the reader gives back what it uses
+		x.frame.conn.abort()
+	}
+	if x.turn.reading || !first {
+		x.turn.Unlock()
+		return nil
+	}
+	x.turn.reading = true
+	x.turn.Unlock()
+	if x.done {
+		x.drain()
+	}
+	x.turn.Lock()
+	defer x.turn.Unlock()
+	x.over()
+	return nil
+}
+
+func (x *exchange) over() {
+	x.turn.over = true
+	x.end()
+}
+
+// drain reads the end of a body of which nothing more is wanted.
+func (x *exchange) drain() {
+	b := buffers.Get().(*[bufferSize]byte)
+	defer buffers.Put(b)
+	x.frame.waiting = true
+	if !x.frame.ended {
+		x.frame.conn.SetReadDeadline(time.Now().Add(endTime))
+	}
+	for room := len(b); room > 0; {
+		n, err := x.frame.Read(b[:room])
+		if room -= n; err != nil { // the end, or one that forbids reuse
+			return
 		}
-		b.cancel(context.Canceled)
-		err = b.res.Body.Close()
-	})
-	return err
+	}
+}
+
+// unzip takes the gzip coding off a body: nobody asked for it, but usage must
+// be readable all the same. Its reader bounds what comes out.
+type unzip struct {
+	from io.Reader
+	zip  *gzip.Reader
+}
+
+// Read implements io.Reader.
+func (u *unzip) Read(p []byte) (n int, err error) {
+	if u.zip == nil {
+		if u.zip, err = gzip.NewReader(u.from); err == io.EOF {
+			return 0, io.ErrUnexpectedEOF
+		} else if err != nil {
+			return 0, err
+		}
+	}
+	return u.zip.Read(p)
 }

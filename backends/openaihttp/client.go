@@ -1,21 +1,20 @@
-// Package openaihttp speaks to one engine over HTTP: vLLM, SGLang, llama.cpp,
-// TEI, Ollama or one of ours, on TCP or a unix socket. It is built on net/http,
-// whose requests can be cancelled at any point by closing their connection,
-// which every one of these engines takes as a cancel.
+// Package openaihttp speaks to one engine over HTTP/1.1: vLLM, SGLang,
+// llama.cpp, TEI, Ollama, one of ours or an external provider, on TCP, TLS or a
+// unix socket. Connections are its own, so that a call can be cancelled at any
+// point by closing its connection, which every one of these engines takes as a
+// cancel; a call needs no goroutine, and a stream that waits one small buffer.
 package openaihttp
 
 import (
-	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"aloft/backends"
@@ -26,17 +25,13 @@ type Options struct {
 	BaseURL string // http://127.0.0.1:4711, https://…, or unix:///run/engine.sock
 	APIKey  string // sent as a bearer token when not ""
 
-	ConnectTimeout    time.Duration // default 2 s
-	FirstByteTimeout  time.Duration // from the call to the first byte of the body; default 10 min
-	StreamIdleTimeout time.Duration // between two reads of a body; default 1 min
-	MaxReply          int64         // bytes of a reply that is not a stream; default 64 MiB
+	ConnectTimeout    time.Duration // TLS included; default 2 s
+	FirstByteTimeout  time.Duration // from the connection to the first byte of the body (SSE: the first event); default 10 min
+	StreamIdleTimeout time.Duration // of one read of the body after it (SSE: one event); default 1 min
+	MaxReply          int64         // bytes of a reply that is not a stream, decoded; default 64 MiB
 	MaxEvent          int           // bytes of one event; default 1 MiB
-	MaxIdle           int           // connections kept for reuse; default 64
+	MaxIdle           int           // connections kept for reuse; default 256
 }
-
-// idleTimeout is how long an unused connection is kept: below the 5 s after
-// which uvicorn (vLLM, SGLang) closes its side, so that we close first.
-const idleTimeout = 4 * time.Second
 
 // Validate says which option is wrong.
 func (o Options) Validate() error {
@@ -44,6 +39,8 @@ func (o Options) Validate() error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("openaihttp: base URL: %w", err)
+	case u.User != nil: // it would be shown in errors
+		return errors.New("openaihttp: base URL has a user: the key is an option of its own")
 	case u.Scheme == "unix" && u.Path != "" && u.Host == "":
 	case (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.RawQuery == "":
 	default:
@@ -71,133 +68,99 @@ func (o Options) withDefaults() Options {
 		o.MaxEvent = 1 << 20
 	}
 	if o.MaxIdle == 0 {
-		o.MaxIdle = 64
+		o.MaxIdle = 256
 	}
 	return o
 }
 
 // Client is the backends.Backend of one engine. It is safe for many goroutines.
 type Client struct {
-	opt    Options
-	base   string
-	pooled *http.Transport
-	fresh  *http.Transport // never reuses a connection: the one retry after a stale one
+	opt     Options
+	network string // of the dialer: tcp or unix
+	addr    string
+	prefix  string // of every path
+	fixed   string // fields of every request
+	dialer  net.Dialer
+	tls     *tls.Config // nil = none
+	pool    pool
 }
 
 var _ backends.Backend = (*Client)(nil)
 
 // New returns a client; the options must be valid. It connects on first use.
 func New(o Options) *Client {
-	c := &Client{opt: o.withDefaults(), base: strings.TrimRight(o.BaseURL, "/")}
-	dialer := &net.Dialer{Timeout: c.opt.ConnectTimeout}
-	dial := dialer.DialContext
-	if path, ok := strings.CutPrefix(o.BaseURL, "unix://"); ok {
-		c.base = "http://engine"
-		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.DialContext(ctx, "unix", path) }
+	c := &Client{opt: o.withDefaults(), network: "tcp"}
+	u, err := url.Parse(o.BaseURL)
+	if err != nil {
+		panic("BUG: options are not valid: " + err.Error())
 	}
-	c.pooled = &http.Transport{
-		DialContext:           dial,
-		DisableCompression:    true, // bytes are relayed as they come
-		MaxIdleConns:          c.opt.MaxIdle,
-		MaxIdleConnsPerHost:   c.opt.MaxIdle,
-		IdleConnTimeout:       idleTimeout,
-		TLSHandshakeTimeout:   c.opt.ConnectTimeout,
-		ExpectContinueTimeout: time.Second,
-		Protocols:             new(http.Protocols),
+	host, port := u.Host, u.Port()
+	switch u.Scheme {
+	case "unix":
+		c.network, c.addr, host = "unix", u.Path, "engine"
+	case "https":
+		c.addr = net.JoinHostPort(u.Hostname(), cmp.Or(port, "443"))
+		// HTTP/1 only: closing the connection is the cancel.
+		c.tls = &tls.Config{
+			ServerName: u.Hostname(), MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+			ClientSessionCache: tls.NewLRUClientSessionCache(0),
+		}
+	default:
+		c.addr = net.JoinHostPort(u.Hostname(), cmp.Or(port, "80"))
 	}
-	// HTTP/1 only: closing the connection is the cancel.
-	c.pooled.Protocols.SetHTTP1(true)
-	c.fresh = c.pooled.Clone()
-	c.fresh.DisableKeepAlives = true
+	if c.network == "tcp" {
+		c.prefix = strings.TrimRight(u.EscapedPath(), "/")
+	}
+	c.fixed = fixedFields(host, c.opt.APIKey)
 	return c
 }
 
 // Close drops idle connections. Calls that run go on.
-func (c *Client) Close() { c.pooled.CloseIdleConnections() }
-
-// Do implements backends.Backend.
-func (c *Client) Do(ctx context.Context, call *backends.Call) (*backends.Reply, error) {
-	start := time.Now()
-	ctx, cancel := context.WithCancelCause(ctx)
-	silent := fmt.Errorf("%w: no byte of %s in %v", backends.ErrSilent, call.Path, c.opt.FirstByteTimeout)
-	watch := time.AfterFunc(c.opt.FirstByteTimeout, func() { cancel(silent) })
-	res, err := c.send(ctx, call)
-	if err != nil {
-		watch.Stop()
-		cancel(nil)
-		return nil, err
-	}
-	b := newBody(res, call.Stream, c.opt, running{ctx, cancel, watch})
-	if err := b.first(); err != nil {
-		b.Close()
-		return nil, err
-	}
-	return &backends.Reply{
-		Status: res.StatusCode, ContentType: res.Header.Get("Content-Type"), Body: b,
-		Timing: backends.Timing{Engine: time.Since(start)},
-	}, nil
-}
+func (c *Client) Close() { c.pool.close() }
 
 // staleWithin is how soon a connection that the engine had closed for being
 // idle fails. One that fails later died with the call, which is not ours to repeat.
 const staleWithin = time.Second
 
-// send makes the call, a second time on a new connection if the first was a
-// reused one and died at once, before the engine sent anything: then the engine
-// had closed it for being idle, and never saw the call.
-func (c *Client) send(ctx context.Context, call *backends.Call) (*http.Response, error) {
-	var reused, answered, written atomic.Bool
-	trace := &httptrace.ClientTrace{
-		GotConn:              func(i httptrace.GotConnInfo) { reused.Store(i.Reused) },
-		WroteRequest:         func(i httptrace.WroteRequestInfo) { written.Store(i.Err == nil) },
-		GotFirstResponseByte: func() { answered.Store(true) },
-	}
+// Do implements backends.Backend. The reply's body has a method Len() int: the
+// bytes still to come, -1 if unknown.
+func (c *Client) Do(ctx context.Context, call *backends.Call) (*backends.Reply, error) {
 	start := time.Now()
-	res, err := c.roundTrip(httptrace.WithClientTrace(ctx, trace), c.pooled, call)
-	if err != nil && ctx.Err() == nil && reused.Load() && !answered.Load() && time.Since(start) < staleWithin {
-		reused.Store(false)
-		written.Store(false)
-		res, err = c.roundTrip(httptrace.WithClientTrace(ctx, trace), c.fresh, call)
+	x := &exchange{client: c, call: call, ctx: ctx, left: c.opt.MaxReply}
+	err := x.try(false)
+	// A reused connection that died at once, before the engine sent anything, had
+	// been closed for being idle, and the engine never saw the call: once more, on a new one.
+	if err != nil && x.reused && x.stage != answered && ctx.Err() == nil && time.Since(start) < staleWithin {
+		err = x.try(true)
 	}
-	switch {
-	case err == nil:
-		return res, nil
-	case ctx.Err() != nil:
-		return nil, fmt.Errorf("call %s: %w", call.Path, context.Cause(ctx))
-	case answered.Load():
-		return nil, fmt.Errorf("call %s: %w: %w", call.Path, backends.ErrBadReply, err)
-	case written.Load():
-		// Connected and sent, then closed without an answer: the engine died of
-		// it or while at it. That is no ErrConnect, which is always safe to retry.
-		return nil, fmt.Errorf("call %s: %w: closed without an answer: %w", call.Path, backends.ErrBadReply, err)
-	}
-	return nil, fmt.Errorf("call %s at %s: %w: %w", call.Path, c.opt.BaseURL, backends.ErrConnect, err)
-}
-
-func (c *Client) roundTrip(ctx context.Context, t *http.Transport, call *backends.Call) (*http.Response, error) {
-	// The body has no GetBody, so net/http makes no retries of its own.
-	body := io.NopCloser(bytes.NewReader(call.Body))
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+call.Path, body)
 	if err != nil {
 		return nil, err
 	}
-	req.ContentLength = int64(len(call.Body))
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("User-Agent", "aloft")
-	if call.Stream {
-		req.Header.Set("Accept", "text/event-stream")
-	}
-	if call.ID != "" {
-		req.Header.Set("X-Request-Id", call.ID)
-	}
-	c.authorize(req)
-	return t.RoundTrip(req) // no redirects: they are a bad reply's business
+	t := &x.reply.Timing
+	total := time.Since(start)
+	t.Network += x.written.Sub(start)
+	t.Engine = total - t.Network
+	return &x.reply, nil
 }
 
-func (c *Client) authorize(req *http.Request) {
-	if c.opt.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+c.opt.APIKey)
+// try makes the call on one connection.
+func (x *exchange) try(fresh bool) error {
+	err := x.ctx.Err()
+	if err == nil {
+		err = x.connect(fresh)
 	}
+	if err == nil {
+		err = x.send()
+	}
+	if err == nil {
+		if err = x.first(); err == nil {
+			return nil
+		}
+	}
+	err = x.failed(err) // while ctx is known to be alive, or not
+	x.once = true
+	x.end()
+	return err
 }
 
 // Ready returns nil when the engine answers its health check: GET /health, or
@@ -216,17 +179,24 @@ func (c *Client) Ready(ctx context.Context) error {
 	return nil
 }
 
+// get returns the status of a GET, on a connection of its own: a health check
+// must not pass on an old one.
 func (c *Client) get(ctx context.Context, path string) (status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
-	if err != nil {
-		return 0, err
+	x := &exchange{client: c, ctx: ctx}
+	if err = x.connect(true); err == nil {
+		x.once = true
+		defer x.end()
+		x.frame.buf = buffers.Get().(*[bufferSize]byte)
+		text := append(append(append(x.frame.buf[:0], "GET "...), c.prefix...), path...)
+		text = append(append(append(text, " HTTP/1.1\r\nConnection: close\r\n"...), c.fixed...), "\r\n"...)
+		if err = x.frame.conn.write(text, nil); err == nil {
+			var h head
+			if h, _, err = x.head(); err == nil {
+				return h.status, nil
+			}
+		}
 	}
-	c.authorize(req)
-	res, err := c.fresh.RoundTrip(req) // a health check must not pass on an old connection
-	switch {
-	case err == nil:
-		return res.StatusCode, res.Body.Close()
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return 0, fmt.Errorf("GET %s: %w", path, context.Cause(ctx))
 	}
 	return 0, fmt.Errorf("GET %s at %s: %w: %w", path, c.opt.BaseURL, backends.ErrConnect, err)

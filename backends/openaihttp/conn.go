@@ -1,0 +1,171 @@
+package openaihttp
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"aloft/backends"
+)
+
+// conn is one connection to the engine. Between calls it holds no buffer.
+type conn struct {
+	net.Conn          // what calls read and write: TLS or the socket
+	socket   net.Conn // closing it ends whatever runs on it, at once
+	raw      syscall.RawConn
+	abort    func()    // socket.Close, made once
+	parts    [2][]byte // of a request, and what of it is not written yet
+	unsent   net.Buffers
+	look     func(fd uintptr)
+	quiet    bool // what look saw
+	idle     time.Time
+	kind     string // the last reply's content type: the next one's, most often
+}
+
+// idleTimeout is how long an unused connection is kept: below the 5 s after
+// which uvicorn (vLLM, SGLang) closes its side, so that we close first.
+const idleTimeout = 4 * time.Second
+
+// dial connects. Its error wraps ErrConnect unless ctx ended.
+func (c *Client) dial(ctx context.Context) (*conn, error) {
+	limited, cancel := context.WithTimeout(ctx, c.opt.ConnectTimeout)
+	defer cancel()
+	socket, err := c.dialer.DialContext(limited, c.network, c.addr)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	cn := &conn{Conn: socket, socket: socket}
+	cn.abort = func() { socket.Close() }
+	cn.look = func(fd uintptr) { cn.quiet = quiet(fd) }
+	if s, ok := socket.(syscall.Conn); ok {
+		if cn.raw, err = s.SyscallConn(); err != nil {
+			socket.Close()
+			return nil, c.unreachable(ctx, err)
+		}
+	}
+	if c.tls != nil {
+		t := tls.Client(socket, c.tls)
+		if err := t.HandshakeContext(limited); err != nil {
+			socket.Close()
+			return nil, c.unreachable(ctx, err)
+		}
+		cn.Conn = t
+	}
+	return cn, nil
+}
+
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%s: %w: %w", c.opt.BaseURL, backends.ErrConnect, err)
+}
+
+// write sends a request: its head, and a body that lies elsewhere, in one go.
+func (cn *conn) write(head, body []byte) error {
+	if len(body) == 0 {
+		_, err := cn.Write(head)
+		return err
+	}
+	cn.parts = [2][]byte{head, body}
+	cn.unsent = cn.parts[:]
+	_, err := cn.unsent.WriteTo(cn.Conn)
+	cn.parts, cn.unsent = [2][]byte{}, nil
+	return err
+}
+
+// usable reports whether an unused connection is open and nothing came on it.
+func (cn *conn) usable() bool {
+	if cn.raw == nil || cn.raw.Control(cn.look) != nil || !cn.quiet {
+		return false
+	}
+	t, ok := cn.Conn.(*tls.Conn)
+	if !ok {
+		return true
+	}
+	// What TLS has read ahead is in no socket buffer: a read that may not wait tells.
+	t.SetReadDeadline(time.Unix(1, 0))
+	var b [1]byte
+	n, err := t.Read(b[:])
+	return n == 0 && timedOut(err)
+}
+
+// pool keeps the connections that no call uses, the latest used last: that one
+// is taken next, so that the rest grow old and go.
+type pool struct {
+	mu     sync.Mutex
+	idle   []*conn
+	closed bool
+	reaper *time.Timer // set while there is something to grow old
+}
+
+// take returns a connection to reuse, nil if there is none.
+func (p *pool) take() *conn {
+	for {
+		p.mu.Lock()
+		last := len(p.idle) - 1
+		if last < 0 {
+			p.mu.Unlock()
+			return nil
+		}
+		cn := p.idle[last]
+		p.idle[last] = nil
+		p.idle = p.idle[:last]
+		p.mu.Unlock()
+		if time.Since(cn.idle) < idleTimeout && cn.usable() {
+			return cn
+		}
+		cn.abort()
+	}
+}
+
+// put keeps cn for another call, if there is room.
+func (p *pool) put(cn *conn, room int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.idle) >= room {
+		cn.abort()
+		return
+	}
+	cn.idle = time.Now()
+	p.idle = append(p.idle, cn)
+	if p.reaper == nil {
+		p.reaper = time.AfterFunc(idleTimeout, p.reap)
+	}
+}
+
+// reap closes what has grown too old, and comes again for the rest.
+func (p *pool) reap() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := 0
+	for old < len(p.idle) && time.Since(p.idle[old].idle) >= idleTimeout {
+		p.idle[old].abort()
+		old++
+	}
+	n := copy(p.idle, p.idle[old:])
+	clear(p.idle[n:])
+	if p.idle = p.idle[:n]; n == 0 || p.closed {
+		p.reaper = nil
+		return
+	}
+	p.reaper = time.AfterFunc(idleTimeout-time.Since(p.idle[0].idle), p.reap)
+}
+
+// close drops all, and what comes back from now on.
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, cn := range p.idle {
+		cn.abort()
+	}
+	p.idle = nil
+	if p.reaper != nil {
+		p.reaper.Stop()
+	}
+}
