@@ -33,6 +33,7 @@ var mayImport = map[string][]string{
 	"configs":                {},
 	"gateway":                {"backends", "backends/openai", "jobs"},
 	"gateway/cache":          {"backends", "backends/openai", "gateway"},
+	"gateway/keys":           {"backends", "gateway", "jobs"},
 	"gateway/overflow":       {"backends", "backends/openai", "gateway"},
 	"gpu":                    {},
 	"gpu/nvml":               {"gpu"},
@@ -60,7 +61,7 @@ var only = map[string][]string{
 	"gocloud.dev/blob/fileblob":    {"cmd"},
 	"github.com/alecthomas/kong":   {"cmd"},
 	"github.com/caarlos0/env":      {"cmd"},
-	"github.com/goccy/go-yaml":     {"cmd", "loadgen"}, // a report repeats its profile
+	"github.com/goccy/go-yaml":     {"cmd", "gateway/keys", "loadgen"}, // a report repeats its profile
 	"github.com/prometheus":        {"cmd"},
 	"go.opentelemetry.io/otel/sdk": {"cmd"},
 	"flag":                         {"cmd"},
@@ -303,7 +304,7 @@ var pure = []string{
 	"arbiter/arbiter.go", "arbiter/decide.go", "arbiter/need.go", "arbiter/ledger.go",
 	"backends/openai", "backends/synthetic/law",
 	"batcher/core.go", "batcher/fill.go", "batcher/fit.go", "batcher/order.go",
-	"gpu/mig.go", "gpu/layout.go", "gpu/families.go",
+	"gateway/keys/limits.go", "gpu/mig.go", "gpu/layout.go", "gpu/families.go",
 	"jobs/jobs.go", "loadgen/arrivals", "pool/states.go",
 }
 

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -60,12 +61,20 @@ type Gauge struct {
 type LimitError struct {
 	Kind  string // requests, tokens, parallel, budget
 	Limit int
-	After time.Duration // when to try again; budget: until the month ends
+	// After says when to try again: for the budget when the month ends, or soon if
+	// only requests under way stand in the way. Below 0: never, the request alone
+	// is larger than the limit.
+	After time.Duration
 	Quota Quota
 }
 
 // Error implements error.
-func (e *LimitError) Error() string { return limitText[e.Kind] }
+func (e *LimitError) Error() string {
+	if e.After < 0 {
+		return fmt.Sprintf("the request may take more tokens than the key's whole limit of %d: shorten it, or lower max_tokens", e.Limit)
+	}
+	return limitText[e.Kind]
+}
 
 var limitText = map[string]string{
 	"requests": "the key's limit of requests per minute is reached",

@@ -1,0 +1,461 @@
+package keys
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"aloft/backends"
+	"aloft/gateway"
+	"aloft/jobs"
+)
+
+var (
+	_ gateway.Keys     = (*Store)(nil)
+	_ gateway.KeyAdmin = (*Store)(nil)
+)
+
+func open(t *testing.T, fixed ...Entry) *Store {
+	t.Helper()
+	dir := t.TempDir()
+	s, err := Open(filepath.Join(dir, "keys.yaml"), filepath.Join(dir, "usage.json"), nil, fixed...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *Store) mustMake(t *testing.T, spec gateway.KeySpec) (gateway.KeyInfo, string) {
+	t.Helper()
+	info, secret, err := s.Make(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info, secret
+}
+
+// The file decides whether keys are wanted; revoking the last one does not open
+// the door, and neither does deleting the file.
+func TestEnabled(t *testing.T) {
+	s := open(t)
+	if g, ok := s.Find(nil); s.Enabled() || g != nil || !ok {
+		t.Fatalf("no file: enabled %v, Find %v %v; want everybody", s.Enabled(), g, ok)
+	}
+	info, secret := s.mustMake(t, gateway.KeySpec{Tenant: "a", Class: "standard", Models: []string{"m"}, Overflow: true})
+	g, ok := s.Find([]byte(secret))
+	want := gateway.Grant{ID: info.ID, Tenant: "a", Class: backends.Standard, Models: []string{"m"}, Overflow: true}
+	if !ok || !reflect.DeepEqual(*g, want) {
+		t.Errorf("Find = %+v %v, want %+v", g, ok, want)
+	}
+	for _, wrong := range []string{"", "x", secret + " ", secret[:len(secret)-1], strings.ToUpper(secret)} {
+		if _, ok := s.Find([]byte(wrong)); ok {
+			t.Errorf("%q opens", wrong)
+		}
+	}
+	st, err := os.Stat(s.path)
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("key file: %v %v, want mode 0600", st.Mode(), err)
+	}
+	if text, _ := os.ReadFile(s.path); strings.Contains(string(text), secret) || !strings.HasPrefix(string(text), "# The API keys") {
+		t.Errorf("key file %s", text)
+	}
+	if err := s.Revoke(info.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := s.Find([]byte(secret)); ok || !s.Enabled() {
+		t.Errorf("revoked: found %v, enabled %v", ok, s.Enabled())
+	}
+	if _, ok := s.ByID(info.ID); ok {
+		t.Error("revoked: found by id")
+	}
+	os.Remove(s.path)
+	if err := s.Reload(); err == nil || !s.Enabled() {
+		t.Errorf("file gone: %v, enabled %v; want an error and keys still wanted", err, s.Enabled())
+	}
+	if _, _, err := s.Make(gateway.KeySpec{Tenant: "a"}); err == nil {
+		t.Error("a key was made in a file that is gone: the others would be lost")
+	}
+}
+
+func TestExpiryAndRotation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t)
+		info, old := s.mustMake(t, gateway.KeySpec{Tenant: "a", Expires: time.Now().Add(72 * time.Hour)})
+		rotated, secret, err := s.Rotate(info.ID, 24*time.Hour)
+		if err != nil || rotated.ID != info.ID || rotated.Hint != secret[len(secret)-4:] || !rotated.Rotated.Equal(time.Now()) {
+			t.Fatalf("Rotate: %+v %v", rotated, err)
+		}
+		opens := func(secret string) bool { _, ok := s.Find([]byte(secret)); return ok }
+		time.Sleep(24*time.Hour - 1)
+		if !opens(old) || !opens(secret) {
+			t.Error("one of the two secrets does not open within the overlap")
+		}
+		time.Sleep(1)
+		if opens(old) || !opens(secret) {
+			t.Errorf("after the overlap: old %v, new %v", opens(old), opens(secret))
+		}
+		_, third, err := s.Rotate(info.ID, 0)
+		if err != nil || opens(secret) || !opens(third) {
+			t.Errorf("rotated without overlap: old %v, new %v (%v)", opens(secret), opens(third), err)
+		}
+		time.Sleep(48 * time.Hour)
+		if _, ok := s.ByID(info.ID); opens(third) || ok {
+			t.Error("an expired key opens")
+		}
+		for _, d := range []time.Duration{-1, MaxOverlap + 1} {
+			if _, _, err := s.Rotate(info.ID, d); !isInvalid(err, "overlap_seconds") {
+				t.Errorf("overlap %v: %v", d, err)
+			}
+		}
+		if _, _, err := s.Rotate("key_none", 0); !errors.Is(err, jobs.ErrNotFound) {
+			t.Errorf("unknown key: %v", err)
+		}
+		if err := s.Revoke("key_none"); !errors.Is(err, jobs.ErrNotFound) {
+			t.Errorf("unknown key: %v", err)
+		}
+	})
+}
+
+func isInvalid(err error, param string) bool {
+	bad, ok := errors.AsType[*jobs.InvalidError](err)
+	return ok && bad.Param == param
+}
+
+func TestMakeRefuses(t *testing.T) {
+	s := open(t)
+	for param, spec := range map[string]gateway.KeySpec{
+		"tenant":              {},
+		"class":               {Tenant: "a", Class: "best"},
+		"name":                {Tenant: "a", Name: "two\nlines"},
+		"models":              {Tenant: "a", Models: []string{""}},
+		"requests_per_minute": {Tenant: "a", RPM: -1},
+		"tokens_per_month":    {Tenant: "a", Budget: maxLimit + 1},
+		"expires_at":          {Tenant: "a", Expires: time.Now().Add(-time.Hour)},
+	} {
+		if _, _, err := s.Make(spec); !isInvalid(err, param) {
+			t.Errorf("%s: %v", param, err)
+		}
+	}
+	if s.Enabled() {
+		t.Error("a refused key has made the file")
+	}
+}
+
+var hashA, hashB = strings.Repeat("aa", 32), strings.Repeat("bb", 32)
+
+func TestParseRefuses(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n- id: b\n  sha256: zz\n  tenant: t\n", `line 6: keys[1] ("b"): sha256`},
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n", `line 2: keys[0] ("a"): tenant`},
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  clas: x\n", `[5:3] unknown field "clas"`},
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n- id: a\n  sha256: " + hashB + "\n  tenant: t\n", `line 5: keys[1] ("a"): id is that of keys[0]`},
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n- id: b\n  sha256: " + strings.ToUpper(hashA) + "\n  tenant: t\n", `line 6: keys[1] ("b"): a hash is that of keys[0]`},
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  previous: {sha256: " + hashA + ", until: 2030-01-01T00:00:00Z}\n", `keys[0] ("a"): a hash is that`},
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  previous: {sha256: " + hashB + "}\n", `previous.until`},
+		{"keys:\n- id: ../a\n  sha256: " + hashA + "\n  tenant: t\n", `line 2: keys[0] ("../a"): id is`},
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  requests_per_minute: many\n", "[5:"},
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  parallel: -1\n", "line 5: "},
+		{"keys: 5\n", "[1:"},
+		{"keys:\n- id: a\n  id: b\n", "[3:3]"},
+	} {
+		if _, err := parse([]byte(tt.text)); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s\ngave %v, want …%s…", tt.text, err, tt.want)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("keys:\n")
+	for i := range maxKeys + 1 {
+		fmt.Fprintf(&b, "- {id: k%d, sha256: %064x, tenant: t}\n", i, i)
+	}
+	if _, err := parse([]byte(b.String())); err == nil || !strings.Contains(err.Error(), "at most 10000") {
+		t.Errorf("%d keys: %v", maxKeys+1, err)
+	}
+}
+
+var full = Entry{ID: "a", SHA256: hashA, Previous: &Previous{hashB, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+	Created: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Rotated: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), Hint: "-_09",
+	KeySpec: gateway.KeySpec{Name: "n: #é", Tenant: "123", Class: "offline", Models: []string{"org/m:x", "true"}, Admin: true, Overflow: true,
+		RPM: 1, TPM: 2, Parallel: 3, Budget: 4, Expires: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}}
+
+func TestFormat(t *testing.T) {
+	list := []Entry{full, {ID: "b", SHA256: strings.Repeat("0", 64), KeySpec: gateway.KeySpec{Tenant: "t"}}}
+	text, err := format(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := parse(text)
+	if err != nil || !reflect.DeepEqual(got, list) {
+		t.Errorf("%s\nreads back as %+v, %v", text, got, err)
+	}
+	if strings.Contains(string(text), "0001-01-01") {
+		t.Errorf("%s\nhas times that are not set", text)
+	}
+}
+
+func FuzzKeyFile(f *testing.F) {
+	text, err := format([]Entry{full})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte("keys: []\n"))
+	f.Add([]byte(""))
+	f.Add([]byte("keys:\n- &a {id: a, sha256: " + hashA + ", tenant: t}\n- {id: b, sha256: " + hashB + ", tenant: \"|-\", models: [\"- x\", \"y: z\", \"'\"]}\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		list, err := parse(text)
+		if err != nil {
+			return
+		}
+		again, err := format(list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := parse(again)
+		if err != nil || len(back) != len(list) || len(list) > 0 && !reflect.DeepEqual(back, list) {
+			t.Fatalf("%q is read as %+v, written as\n%s\nread back as %+v, %v", text, list, again, back, err)
+		}
+	})
+}
+
+// A bad file changes nothing; a good one keeps the limits where they stood.
+func TestReload(t *testing.T) {
+	s := open(t)
+	info, secret := s.mustMake(t, gateway.KeySpec{Tenant: "a", RPM: 2})
+	g, _ := s.Find([]byte(secret))
+	now := time.Now()
+	if q, err := s.Reserve(g, now, gateway.Reserving{}); err != nil || q.Requests.Remaining != 1 {
+		t.Fatal(q, err)
+	}
+	good, err := os.ReadFile(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(b []byte) error {
+		if err := os.WriteFile(s.path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return s.Reload()
+	}
+	if err := write(append(good, "- nonsense\n"...)); err == nil || !strings.Contains(err.Error(), s.path) {
+		t.Errorf("bad file: %v", err)
+	}
+	if _, ok := s.Find([]byte(secret)); !ok {
+		t.Error("a bad file has changed something")
+	}
+	if _, _, err := s.Make(gateway.KeySpec{Tenant: "b"}); err == nil {
+		t.Error("a key was added to a damaged file")
+	}
+	if err := write(append([]byte("# a comment\n"), good...)); err != nil {
+		t.Fatal(err)
+	}
+	if q, err := s.Reserve(g, now, gateway.Reserving{}); err != nil || q.Requests.Remaining != 0 {
+		t.Errorf("after a reload: %+v %v, want the second of two requests", q, err)
+	}
+	// Taken out and put back, with requests under way.
+	if err := write([]byte("keys: []\n")); err != nil {
+		t.Fatal(err)
+	}
+	s.Settle(g, now, gateway.Reserving{}, 7)
+	if err := write(good); err != nil {
+		t.Fatal(err)
+	}
+	g, _ = s.ByID(info.ID)
+	if _, err := s.Reserve(g, now, gateway.Reserving{}); err == nil {
+		t.Error("a key that was away for a moment has its limits anew")
+	}
+}
+
+func TestFixed(t *testing.T) {
+	s := open(t, Entry{ID: "config-1", SHA256: hashA, KeySpec: gateway.KeySpec{Tenant: "a"}})
+	if _, ok := s.ByID("config-1"); !ok || !s.Enabled() {
+		t.Fatal("a fixed key is not there")
+	}
+	if err := s.Revoke("config-1"); !isInvalid(err, "id") {
+		t.Errorf("revoke: %v", err)
+	}
+	if _, _, err := s.Rotate("config-1", 0); !isInvalid(err, "id") {
+		t.Errorf("rotate: %v", err)
+	}
+	s.mustMake(t, gateway.KeySpec{Tenant: "b"})
+	var ids []string
+	for _, i := range s.List() {
+		ids = append(ids, i.Tenant)
+	}
+	if !slices.Equal(ids, []string{"b", "a"}) {
+		t.Errorf("list %v", ids)
+	}
+	if _, err := Open(s.path, "", nil, Entry{ID: "x", SHA256: "y"}); err == nil {
+		t.Error("a fixed key without hash and tenant is taken")
+	}
+}
+
+func TestUsage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // begins on 1 January 2000
+		s := open(t)
+		info, secret := s.mustMake(t, gateway.KeySpec{Tenant: "a", Budget: 1000})
+		g, _ := s.Find([]byte(secret))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		use := func(n int) error {
+			r := gateway.Reserving{Tokens: n}
+			_, err := s.Reserve(g, time.Now(), r)
+			if err == nil {
+				s.Settle(g, time.Now(), r, n)
+			}
+			return err
+		}
+		used := func() int64 {
+			again, err := Open(s.path, s.usage, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return again.List()[0].Used
+		}
+		if err := use(400); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(flushEvery + 1)
+		if got := used(); got != 400 {
+			t.Errorf("after a flush: %d, want 400", got)
+		}
+		if err := use(300); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := <-ended; err != nil || used() != 700 {
+			t.Errorf("at the end: %v, %d, want 700", err, used())
+		}
+		if got := s.List()[0].Used; got != 700 {
+			t.Errorf("listed: %d", got)
+		}
+		again, err := Open(s.path, s.usage, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, g = again, &gateway.Grant{ID: info.ID}
+		if e := (*gateway.LimitError)(nil); !errors.As(use(301), &e) || e.Kind != "budget" {
+			t.Error("a restart has given back the budget")
+		}
+		time.Sleep(31 * 24 * time.Hour) // February
+		if got := used(); got != 0 {
+			t.Errorf("next month: %d, want 0", got)
+		}
+		if err := use(1000); err != nil {
+			t.Errorf("next month: %v", err)
+		}
+		os.WriteFile(s.usage, []byte("{"), 0o600)
+		if _, err := Open(s.path, s.usage, nil); err == nil || !strings.Contains(err.Error(), s.usage) {
+			t.Errorf("damaged usage: %v", err)
+		}
+	})
+}
+
+// What clients at once are given never exceeds any limit.
+func TestReserveRace(t *testing.T) {
+	s := open(t)
+	const rpm, tpm, parallel, budget, need, used = 500, 40_000, 8, 30_000, 100, 130
+	_, secret := s.mustMake(t, gateway.KeySpec{Tenant: "a", RPM: rpm, TPM: tpm, Parallel: parallel, Budget: budget})
+	g, _ := s.Find([]byte(secret))
+	now := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
+	var running, most, admitted, tokens atomic.Int64
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			for range 100 {
+				r := gateway.Reserving{Tokens: need}
+				if _, err := s.Reserve(g, now, r); err != nil {
+					continue
+				}
+				n := running.Add(1)
+				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+				}
+				admitted.Add(1)
+				tokens.Add(used)
+				running.Add(-1)
+				s.Settle(g, now, r, used)
+			}
+		})
+	}
+	wg.Wait()
+	if admitted.Load() > rpm || most.Load() > parallel || tokens.Load() > budget+parallel*(used-need) || tokens.Load() < budget-need-used {
+		t.Errorf("admitted %d of %d, at once %d of %d, tokens %d of %d", admitted.Load(), rpm, most.Load(), parallel, tokens.Load(), budget)
+	}
+	if got := s.List(); len(got) != 1 {
+		t.Errorf("%d keys", len(got))
+	}
+}
+
+// Two stores on one file, as a server and `aloft keys` are.
+func TestTwoWriters(t *testing.T) {
+	a := open(t)
+	b, err := Open(a.path, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for _, s := range []*Store{a, b, a, b} {
+		wg.Go(func() {
+			for range 5 {
+				if _, _, err := s.Make(gateway.KeySpec{Tenant: "t"}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := a.Reload(); err != nil || len(a.List()) != 20 {
+		t.Errorf("%d keys (%v), want 20", len(a.List()), err)
+	}
+	left, _ := filepath.Glob(filepath.Join(filepath.Dir(a.path), ".keys.yaml-*"))
+	if len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestHotPathAllocatesNothing(t *testing.T) {
+	s := open(t)
+	_, secret := s.mustMake(t, gateway.KeySpec{Tenant: "a", RPM: 1 << 30, TPM: 1 << 30, Parallel: 5, Budget: 1 << 40})
+	raw, now, r := []byte(secret), time.Now(), gateway.Reserving{Tokens: 10}
+	if n := testing.AllocsPerRun(100, func() {
+		g, ok := s.Find(raw)
+		if _, err := s.Reserve(g, now, r); err != nil || !ok {
+			t.Fatal(err)
+		}
+		s.Settle(g, now, r, 12)
+	}); n != 0 {
+		t.Errorf("%v allocations, want 0", n)
+	}
+}
+
+func BenchmarkFind(b *testing.B) {
+	list := make([]Entry, 1000)
+	for i := range list {
+		list[i] = Entry{ID: fmt.Sprint("k", i), SHA256: fmt.Sprintf("%064x", i), KeySpec: gateway.KeySpec{Tenant: "t"}}
+	}
+	s, err := Open(filepath.Join(b.TempDir(), "keys.yaml"), "", nil, list...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, secret, err := s.Make(gateway.KeySpec{Tenant: "t"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	raw := []byte(secret)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, ok := s.Find(raw); !ok {
+			b.Fatal("not found")
+		}
+	}
+}
