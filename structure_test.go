@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 var only = map[string][]string{
 	"C":                            {"gpu/nvml"},
 	"github.com/NVIDIA/go-nvml":    {"gpu/nvml"},
-	"github.com/valyala/fasthttp":  {"gateway"},
+	"github.com/valyala/fasthttp":  {"cmd/bench", "gateway"}, // the benchmark has a bare proxy
 	"github.com/hybridgroup/yzma":  {"backends/llama"},
 	"github.com/ebitengine/purego": {"backends/llama"},
 	"github.com/sony/gobreaker":    {"pool"},

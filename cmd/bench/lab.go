@@ -20,6 +20,10 @@ type lab struct {
 	bin   string
 	dir   string
 	quick bool
+	env   []string // of what is started, besides proc.BaseEnv
+
+	setRounds  int           // 0 = as many as there should be
+	setSeconds time.Duration // of a cell; 0 = likewise
 }
 
 // newLab builds the binary from the tree as it stands, so that the commit that a
@@ -50,7 +54,10 @@ func (l *lab) close() { os.RemoveAll(l.dir) }
 // rounds is how often everything is measured. Noise of a shared machine only
 // ever makes things slower, so that the best round is the least disturbed one.
 func (l *lab) rounds() int {
-	if l.quick {
+	switch {
+	case l.setRounds > 0:
+		return l.setRounds
+	case l.quick:
 		return 2
 	}
 	return 5
@@ -58,7 +65,10 @@ func (l *lab) rounds() int {
 
 // span is how long one cell of a round is measured.
 func (l *lab) span(d time.Duration) time.Duration {
-	if l.quick {
+	switch {
+	case l.setSeconds > 0:
+		return l.setSeconds
+	case l.quick:
 		return d / 4
 	}
 	return d
@@ -88,7 +98,7 @@ func (l *lab) start(ctx context.Context, args ...string) (*child, error) {
 		return nil, err
 	}
 	defer out.Close() // the child has its own copy
-	env := append(proc.BaseEnv(), "ALOFT_DATA="+dir)
+	env := append(append(proc.BaseEnv(), l.env...), "ALOFT_DATA="+dir)
 	if lib := os.Getenv("ALOFT_ENGINE_LIB"); lib != "" {
 		env = append(env, "ALOFT_ENGINE_LIB="+lib)
 	}
@@ -97,10 +107,10 @@ func (l *lab) start(ctx context.Context, args ...string) (*child, error) {
 	return c, err
 }
 
-// serve starts a server and waits until it is ready and every model has a warm
-// replica. An empty config is the quick start.
+// serve starts a server with one of the configurations in servers/ and waits
+// until it is ready and every model has a warm replica.
 func (l *lab) serve(ctx context.Context, config string) (*child, error) {
-	c, err := l.startServer(ctx, config)
+	c, err := l.startServer(ctx, filepath.Join("cmd", "bench", "servers", config))
 	if err != nil {
 		return nil, err
 	}
@@ -120,11 +130,12 @@ func (l *lab) serve(ctx context.Context, config string) (*child, error) {
 	return c, nil
 }
 
-// startServer starts a server and waits until /readyz answers 200.
-func (l *lab) startServer(ctx context.Context, config string) (*child, error) {
+// startServer starts a server and waits until /readyz answers 200. No file is
+// the quick start.
+func (l *lab) startServer(ctx context.Context, file string) (*child, error) {
 	args := []string{"serve", "--listen", "127.0.0.1:0"}
-	if config != "" {
-		args = append(args, "--config", filepath.Join("cmd", "bench", "servers", config))
+	if file != "" {
+		args = append(args, "--config", file)
 	}
 	c, err := l.start(ctx, args...)
 	if err != nil {

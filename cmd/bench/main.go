@@ -29,17 +29,20 @@ var benchmarks = []benchmark{
 	{"embeddings", "embeddings/s with the batcher on and off at 1, 8 and 32 clients", embeddings},
 	{"chat", "chat tokens/s at 1, 4 and 16 streams", chat},
 	{"overhead", "latency that the gateway adds to the engine's", overhead},
+	{"gateway", "throughput, latency and memory of the gateway beside a bare proxy, nginx and Portkey", gateways},
 	{"starts", "cold start and wake of a replica, start-up of `aloft serve`", starts},
 }
 
 // limit is the most that one benchmark may take before it counts as stuck.
-const limit = 4 * time.Minute
+const limit = 8 * time.Minute
 
 type cli struct {
-	Names []string `arg:"" optional:"" name:"name" help:"Benchmarks to run, or all."`
-	List  bool     `help:"List the benchmarks."`
-	Quick bool     `help:"Seconds instead of minutes, to try it out: the section is printed, nothing is written."`
-	Bin   string   `help:"Measure this aloft binary instead of building one." type:"existingfile" placeholder:"FILE"`
+	Names   []string `arg:"" optional:"" name:"name" help:"Benchmarks to run, or all."`
+	List    bool     `help:"List the benchmarks."`
+	Quick   bool     `help:"Seconds instead of minutes, to try it out: the section is printed, nothing is written."`
+	Rounds  int      `help:"So many rounds instead of 5." placeholder:"N"`
+	Seconds float64  `help:"So many seconds for each cell of a round." placeholder:"S"`
+	Bin     string   `help:"Measure this aloft binary instead of building one." type:"existingfile" placeholder:"FILE"`
 }
 
 func main() {
@@ -53,6 +56,9 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) > 0 && args[0] == "as" {
+		return playRole(ctx, args[1:])
+	}
 	var c cli
 	k, err := kong.New(&c, kong.Name("bench"), kong.Writers(out, os.Stderr), kong.Description("Measures Aloft and writes BENCHMARKS.md."))
 	if err != nil {
@@ -111,6 +117,7 @@ func (c *cli) measure(ctx context.Context, chosen []benchmark, out io.Writer) er
 		return err
 	}
 	defer l.close()
+	l.setRounds, l.setSeconds = c.Rounds, time.Duration(c.Seconds*float64(time.Second))
 	var failed []error
 	var missed []string
 	for _, b := range chosen {

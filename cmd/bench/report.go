@@ -57,6 +57,11 @@ func (r *result) atLeast(name string, v, want float64) {
 	r.marks = append(r.marks, mark{Name: name, Value: round(v), Mark: fmt.Sprintf(">= %v", want), OK: v >= want})
 }
 
+// atMost adds a figure with an upper mark.
+func (r *result) atMost(name string, v, want float64) {
+	r.marks = append(r.marks, mark{Name: name, Value: round(v), Mark: fmt.Sprintf("<= %v", want), OK: v <= want})
+}
+
 // round keeps four digits: no figure here is known better.
 func round(v float64) float64 {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
