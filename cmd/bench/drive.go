@@ -57,7 +57,11 @@ func (t *target) throughput(ctx context.Context, k kind, n int, span time.Durati
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	request := t.request(k.body)
-	each := int64(max(1, k.events))
+	count := func(n int) {
+		if measuring.Load() {
+			counted.Add(int64(n))
+		}
+	}
 	var clients sync.WaitGroup
 	var open opened
 	for range n {
@@ -68,11 +72,11 @@ func (t *target) throughput(ctx context.Context, k kind, n int, span time.Durati
 			}
 			for err == nil && !over.Load() {
 				var got tally
-				if got, err = w.call(request); err == nil {
+				if got, err = w.call(request, count); err == nil {
 					err = k.check(got)
 				}
-				if err == nil && measuring.Load() {
-					counted.Add(each)
+				if k.events == 0 {
+					count(1)
 				}
 			}
 			if err != nil && !over.Load() {
@@ -158,7 +162,7 @@ func (t *target) paced(ctx context.Context, rate int, span time.Duration) ([]flo
 			for i := p; i < n && ctx.Err() == nil; i += pacers {
 				due := start.Add(time.Duration(i) * gap)
 				nap(time.Until(due))
-				got, err := w.call(request)
+				got, err := w.call(request, nil)
 				if err == nil {
 					err = unaries.check(got)
 				}

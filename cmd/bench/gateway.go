@@ -97,7 +97,7 @@ func (t *target) once(k kind) error {
 	if err := w.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return err
 	}
-	got, err := w.call(t.request(k.body))
+	got, err := w.call(t.request(k.body), nil)
 	if err != nil {
 		return err
 	}

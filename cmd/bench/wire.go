@@ -118,14 +118,23 @@ func unexpected(err error) error {
 }
 
 // call sends a request that is ready and reads the whole answer, which must be a
-// 200. It returns the answer's events; unary answers have none.
-func (w *wire) call(request []byte) (tally, error) {
+// 200; events, which may be nil, is told of every piece how many ended in it.
+// Unary answers have none.
+func (w *wire) call(request []byte, events func(int)) (tally, error) {
 	var t tally
 	f, err := w.ask(request)
 	if err != nil {
 		return t, err
 	}
-	if err := w.body(f, t.add); err != nil {
+	add := t.add
+	if events != nil {
+		add = func(b []byte) {
+			before := t.events
+			t.add(b)
+			events(t.events - before)
+		}
+	}
+	if err := w.body(f, add); err != nil {
 		return t, fmt.Errorf("answer of %d bytes so far: %w", t.bytes, err)
 	}
 	if f.closing {
@@ -170,7 +179,7 @@ func (t *tally) add(b []byte) {
 		return
 	}
 	t.events += bytes.Count(b, []byte("\n\n"))
-	t.half = b[len(b)-1] == '\n' && !bytes.HasSuffix(b, []byte("\n\n"))
+	t.half = (len(b)-len(bytes.TrimRight(b, "\n")))%2 == 1
 }
 
 // dialTime bounds a connection's start: at 9,000 at once the listener's queue
