@@ -44,9 +44,11 @@ func (w *wire) head() (frame, error) {
 		value = bytes.TrimSpace(value)
 		switch {
 		case is(key, "content-length"):
-			if f.length, err = strconv.Atoi(string(value)); err != nil {
+			n, err := strconv.ParseUint(string(value), 10, 31)
+			if err != nil {
 				return f, fmt.Errorf("content-length: %w", err)
 			}
+			f.length = int(n)
 		case is(key, "transfer-encoding"):
 			f.length = -1
 		case is(key, "connection"):
