@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"aloft/backends/openai"
@@ -123,7 +125,7 @@ func (s *Server) createBatch(x *exchange) {
 			Seconds int    `json:"seconds"`
 		} `json:"output_expires_after"`
 	}
-	err := s.decode(x, &in)
+	err := s.decode(x, &in, anyKeys)
 	if err == nil {
 		err = required("input_file_id", in.Input, "endpoint", in.Endpoint, "completion_window", in.Window)
 	}
@@ -189,8 +191,16 @@ func (s *Server) listBatches(x *exchange) {
 	s.json(x, page)
 }
 
+// keys says what decode does about keys that it does not know.
+type keys bool
+
+const (
+	anyKeys   keys = false // OpenAI's clients may be newer than we are
+	onlyKnown keys = true
+)
+
 // decode reads a JSON object into v, whose fields say what is wanted.
-func (s *Server) decode(x *exchange, v any) error {
+func (s *Server) decode(x *exchange, v any, which keys) error {
 	body, err := s.readBody(x.c)
 	if err != nil {
 		return err
@@ -203,6 +213,15 @@ func (s *Server) decode(x *exchange, v any) error {
 		return invalid(typed.Field, openai.CodeType, "%s is of type %s, want %s", typed.Field, typed.Value, typed.Type)
 	case err != nil:
 		return invalid("", "", "the request body is not a JSON object: %v", err)
+	}
+	if which == anyKeys {
+		return nil
+	}
+	strict := json.NewDecoder(bytes.NewReader(body))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(v); err != nil { // it was fine before: only a key can be wrong
+		name := strings.Trim(strings.TrimPrefix(err.Error(), "json: unknown field "), `"`)
+		return invalid(name, "unknown_parameter", "there is no parameter %.100q", name)
 	}
 	return nil
 }

@@ -72,6 +72,9 @@ func jobOf(j jobs.Job) jobObject {
 	}
 }
 
+// maxGraceSeconds is jobs' bound.
+const maxGraceSeconds = 600
+
 // createJob takes a template with values, or a free command where the options
 // allow it. A batch comes in through /v1/batches.
 func (s *Server) createJob(x *exchange) {
@@ -87,7 +90,7 @@ func (s *Server) createJob(x *exchange) {
 		Priority int                        `json:"priority"`
 		Grace    float64                    `json:"grace_seconds"`
 	}
-	err := s.decode(x, &in)
+	err := s.decode(x, &in, onlyKnown)
 	switch {
 	case err != nil:
 	case in.Template == "" && len(in.Command) == 0:
@@ -97,8 +100,8 @@ func (s *Server) createJob(x *exchange) {
 			Message: "this server runs jobs from its templates only"}
 	case in.Kind == jobs.KindBatch:
 		err = invalid("kind", openai.CodeValue, "a batch is made with POST /v1/batches")
-	case in.Grace < 0 || in.Grace > 24*3600:
-		err = invalid("grace_seconds", openai.CodeValue, "%v is not from 0 to 86400", in.Grace)
+	case !(in.Grace >= 0 && in.Grace <= maxGraceSeconds): // before it becomes a Duration
+		err = invalid("grace_seconds", openai.CodeValue, "%v is not from 0 to %d", in.Grace, maxGraceSeconds)
 	}
 	var j jobs.Job
 	if err == nil {

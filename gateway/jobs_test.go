@@ -45,7 +45,7 @@ func withJobs(t *testing.T, play script, change ...func(*Options, *Deps)) *edge 
 	knot := &lateCaller{}
 	m, err := jobs.NewManager(jobs.Options{
 		Store: store, Files: store, Blobs: bucket, Caller: knot, Executor: noExecutor{}, DataDir: dir,
-		Templates: []jobs.Template{{Name: "train", Kind: jobs.KindTrain, Command: []string{"/bin/true", "{steps}"},
+		Templates: []jobs.Template{{Name: "train", Kind: jobs.KindTrain, Priority: 5, Command: []string{"/bin/true", "{steps}"},
 			Params: []jobs.Param{{Name: "steps", Type: jobs.ParamInt, Default: "10", Min: 1, Max: 100}}}},
 		Retry: jobs.Retry{First: time.Millisecond, Most: 10 * time.Millisecond},
 	}, nil)
@@ -292,10 +292,16 @@ func TestJobs(t *testing.T) {
 	for body, status := range map[string]int{
 		`{}`: 400, `{"template":"nope"}`: 400, `{"template":"train","params":{"steps":"many"}}`: 400,
 		`{"command":["/bin/true"],"kind":"train"}`: 403, `{"template":"train","grace_seconds":-1}`: 400,
+		`{"template":"train","grace_seconds":601}`: 400, `{"template":"train","grace_seconds":1e300}`: 400,
+		`{"template":"train","priority":6}`: 400, `{"template":"train","priority":-101}`: 400,
+		`{"template":"train","prioritty":1}`: 400,
 	} {
 		if resp, text := e.post(t, "/aloft/v1/jobs", body); resp.StatusCode != status || object(t, text)["error"] == nil {
 			t.Errorf("%s: %d %s, want %d", body, resp.StatusCode, text, status)
 		}
+	}
+	if _, text := e.post(t, "/aloft/v1/jobs", `{"template":"train","prioritty":1}`); !strings.Contains(text, `"param":"prioritty"`) {
+		t.Errorf("an unknown key: %s", text)
 	}
 	for _, path := range []string{"/aloft/v1/jobs", "/v1/batches"} {
 		if resp, text := e.post(t, path, "[]"); resp.StatusCode != 400 || strings.Contains(text, "struct") {

@@ -24,7 +24,7 @@ const (
 	BatchExpired    BatchStatus = "expired"
 	Cancelling      BatchStatus = "cancelling"
 	BatchCancelled  BatchStatus = "cancelled"
-	maxBatchErrors              = 100 // errors kept of one bad file
+	maxBatchErrors              = 100 // errors kept of one bad file; one more says how many there are beyond
 	maxMetadata                 = 16  // pairs; key 64, value 512 characters (OpenAI)
 	maxMetadataKey              = 64
 	maxMetadataText             = 512
@@ -43,6 +43,7 @@ func (s BatchStatus) Terminal() bool { return len(batchNext[s]) == 0 }
 // Batch is an OpenAI batch. ID, Tenant, Model and Created repeat the job's.
 type Batch struct {
 	ID, Tenant string
+	Key        string // id of the API key that made it; "" = none
 	Model      string // known after validation: every row names the same
 	Created    time.Time
 
@@ -56,7 +57,7 @@ type Batch struct {
 	Stamps     BatchTimes
 	OutputFile string      // "" until the end, and if no row succeeded
 	ErrorFile  string      // "" until the end, and if no row failed
-	Errors     []LineError // why validation failed, at most 100
+	Errors     []LineError // why validation failed: the first 100, then how many more
 	Counts     Counts
 	Usage      Usage
 	Log        RowLog
@@ -99,10 +100,11 @@ type BatchSpec struct {
 	Metadata  map[string]string
 	OutputTTL time.Duration // 0 = the output is kept
 	Tenant    string
+	Key       string // id of the API key on which its rows run; "" = none
 	Priority  int
 }
 
-var batchEndpoints = []backends.Endpoint{backends.Chat, backends.Completions, backends.Embeddings}
+var batchEndpoints = []backends.Endpoint{backends.Chat, backends.Completions, backends.Embeddings, backends.Responses}
 
 func endpointOf(route string) (backends.Endpoint, bool) {
 	for _, e := range batchEndpoints {

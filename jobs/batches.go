@@ -34,7 +34,7 @@ func (m *Manager) CreateBatch(ctx context.Context, s BatchSpec) (Batch, error) {
 		ID: id, Tenant: s.Tenant, Kind: KindBatch, State: Queued, Priority: s.Priority,
 		MinWidth: 1, MaxWidth: 1, Times: Times{Created: now}, Progress: Progress{Unit: "rows"},
 		Batch: &Batch{
-			ID: id, Tenant: s.Tenant, Created: now, InputFile: f.ID, Endpoint: s.Endpoint, Window: s.Window,
+			ID: id, Tenant: s.Tenant, Key: s.Key, Created: now, InputFile: f.ID, Endpoint: s.Endpoint, Window: s.Window,
 			Metadata: s.Metadata, OutputTTL: s.OutputTTL, Status: Validating,
 			Stamps: BatchTimes{Expires: now.Add(window)},
 		},

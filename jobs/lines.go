@@ -10,6 +10,8 @@ import (
 	"io"
 	"unicode/utf8"
 
+	"aloft/backends"
+
 	"github.com/tidwall/gjson"
 )
 
@@ -157,10 +159,17 @@ type verdict struct {
 // validate reads the whole file once and holds one line at a time.
 func validate(ctx context.Context, r io.Reader, route string) (verdict, error) {
 	var v verdict
-	add := func(e LineError) { v.Errors = append(v.Errors, e) }
+	more := 0
+	add := func(e LineError) {
+		if len(v.Errors) < maxBatchErrors {
+			v.Errors = append(v.Errors, e)
+		} else {
+			more++
+		}
+	}
 	seen := map[[16]byte]struct{}{} // 16 of a hash's bytes: 50,000 long ids stay under 4 MB
 	inputs, lines := 0, newLineReader(r, maxLineBytes)
-	for len(v.Errors) < maxBatchErrors {
+	for {
 		if lines.line%1024 == 0 && ctx.Err() != nil {
 			return v, context.Cause(ctx)
 		}
@@ -198,11 +207,14 @@ func validate(ctx context.Context, r io.Reader, route string) (verdict, error) {
 			add(LineError{Code: "mismatched_model", Param: "body.model", Line: lines.line,
 				Message: fmt.Sprintf("The batch is for model %q, this line for %q.", v.Model, row.Model)})
 		}
-		if inputs += row.Inputs; inputs > maxBatchInputs {
+		if inputs += row.Inputs; route == backends.Embeddings.Path() && inputs > maxBatchInputs {
 			add(LineError{Code: "too_many_inputs", Param: "body.input", Line: lines.line,
 				Message: fmt.Sprintf("A batch has at most %d embedding inputs.", maxBatchInputs)})
 			break
 		}
+	}
+	if more > 0 {
+		v.Errors = append(v.Errors, LineError{Code: "more_errors", Message: fmt.Sprintf("%d more errors are not listed.", more)})
 	}
 	if v.Rows == 0 && len(v.Errors) == 0 {
 		add(LineError{Code: "empty_file", Message: "The file has no rows."})

@@ -20,31 +20,28 @@ import (
 // files. The store's record is the truth: every change is a compare and swap, so
 // the manager holds only what is alive in this process.
 type Manager struct {
-	opt       Options
-	log       *slog.Logger
-	templates map[string]Template
+	opt Options
+	log *slog.Logger
 
 	base context.Context // ends when Close begins
 	stop context.CancelCauseFunc
 	work sync.WaitGroup // every goroutine of ours
 
-	mu      sync.Mutex
-	closed  bool
-	open    int // unfinished jobs
-	runs    map[string]*run
-	batches map[string]*batchRun
-	gates   map[string]*gate
+	mu        sync.Mutex
+	templates map[string]Template // replaced whole, never changed
+	closed    bool
+	open      int // unfinished jobs
+	runs      map[string]*run
+	batches   map[string]*batchRun
+	gates     map[string]*gate
 }
 
 func newManager(o Options, log *slog.Logger) *Manager {
 	m := &Manager{
 		opt: o, log: log,
-		templates: make(map[string]Template, len(o.Templates)),
-		runs:      map[string]*run{}, batches: map[string]*batchRun{}, gates: map[string]*gate{},
+		runs: map[string]*run{}, batches: map[string]*batchRun{}, gates: map[string]*gate{},
 	}
-	for _, t := range o.Templates {
-		m.templates[t.Name] = t
-	}
+	m.templates = byName(o.Templates)
 	m.base, m.stop = context.WithCancelCause(context.Background())
 	return m
 }
@@ -137,13 +134,46 @@ func graceWithin(ctx context.Context, grace time.Duration) time.Duration {
 	return grace
 }
 
+const (
+	maxPriority = 100
+	// maxGrace bounds how long a lent slice can be kept from serving.
+	maxGrace = 10 * time.Minute
+)
+
+func byName(list []Template) map[string]Template {
+	out := make(map[string]Template, len(list))
+	for _, t := range list {
+		out[t.Name] = t
+	}
+	return out
+}
+
+// SetTemplates replaces the templates of jobs that come from now on; those that
+// are here keep what they were filled in with. After an error nothing has changed.
+func (m *Manager) SetTemplates(list []Template) error {
+	if err := validTemplates(list); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.templates = byName(list)
+	m.mu.Unlock()
+	return nil
+}
+
+func (m *Manager) template(name string) (Template, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t, ok := m.templates[name]
+	return t, ok
+}
+
 // Submit stores a job and only then answers. Template fills in what j leaves
 // out; without one j.Command is run as it is: whether the user may do so is the
 // caller's question. Batches come in through CreateBatch.
 func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
 	now := time.Now()
 	if j.Template != "" {
-		t, ok := m.templates[j.Template]
+		t, ok := m.template(j.Template)
 		if !ok {
 			return Job{}, invalid("template", "there is no template %q", j.Template)
 		}
@@ -155,6 +185,9 @@ func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
 		setDefault(&j.Shape, t.Shape)
 		setDefault(&j.Grace, t.Grace)
 		setDefault(&j.Priority, t.Priority)
+		if j.Priority > t.Priority {
+			return Job{}, invalid("priority", "%d is above the template's %d", j.Priority, t.Priority)
+		}
 		setDefault(&j.MinWidth, t.MinWidth)
 		setDefault(&j.MaxWidth, t.MaxWidth)
 	}
@@ -168,8 +201,10 @@ func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
 		return Job{}, invalid("command", "neither a template nor a command is given")
 	case j.MinWidth < 1 || j.MaxWidth < j.MinWidth:
 		return Job{}, invalid("width", "from %d to %d is no range", j.MinWidth, j.MaxWidth)
-	case j.Grace < 0:
-		return Job{}, invalid("grace", "%v is negative", j.Grace)
+	case j.Priority < -maxPriority || j.Priority > maxPriority:
+		return Job{}, invalid("priority", "%d is not from %d to %d", j.Priority, -maxPriority, maxPriority)
+	case j.Grace < 0 || j.Grace > maxGrace:
+		return Job{}, invalid("grace_seconds", "%v is not from 0 to %v", j.Grace.Seconds(), maxGrace.Seconds())
 	}
 	j = Job{ // what remains is ours to set
 		ID: newID("job_", now), State: Queued, Times: Times{Created: now},

@@ -60,8 +60,12 @@ func (o Options) Validate() error {
 		o.Retry.First < 0, o.Retry.Most < 0, o.Retry.Attempts < 0:
 		return errors.New("jobs: a bound is negative")
 	}
+	return validTemplates(o.Templates)
+}
+
+func validTemplates(list []Template) error {
 	names := map[string]bool{}
-	for _, t := range o.Templates {
+	for _, t := range list {
 		if err := t.Validate(); err != nil {
 			return err
 		}

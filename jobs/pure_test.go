@@ -175,8 +175,8 @@ func TestValidate(t *testing.T) {
 		}
 	}
 	v, _ := validate(t.Context(), strings.NewReader(strings.Repeat("x\n", 1000)), "/v1/embeddings")
-	if len(v.Errors) != maxBatchErrors {
-		t.Errorf("%d errors kept of a bad file, want %d", len(v.Errors), maxBatchErrors)
+	if last := len(v.Errors) - 1; last != 100 || v.Errors[99].Line != 100 || v.Errors[last].Message != "900 more errors are not listed." {
+		t.Errorf("%d errors kept of a bad file, the last %+v, want 100 and how many more", len(v.Errors), v.Errors[last])
 	}
 }
 

@@ -121,9 +121,20 @@ func (l *rowLog) commit(store func(RowLog, Counts, Usage) error) error {
 	return store(l.at, l.counts, l.usage)
 }
 
+// add takes a reply's usage under its names in chat and embeddings, or in
+// responses (OpenAI's API reference).
 func (u *Usage) add(r Result) {
-	got := gjson.GetManyBytes(r.Body, "usage.prompt_tokens", "usage.completion_tokens", "usage.total_tokens")
-	prompt, completion, total := max(got[0].Int(), 0), max(got[1].Int(), 0), max(got[2].Int(), 0)
+	usage := gjson.GetBytes(r.Body, "usage")
+	count := func(names ...string) int64 {
+		for _, name := range names {
+			if v := usage.Get(name); v.Exists() {
+				return max(v.Int(), 0)
+			}
+		}
+		return 0
+	}
+	prompt, completion := count("prompt_tokens", "input_tokens"), count("completion_tokens", "output_tokens")
+	total := count("total_tokens")
 	if r.Tokens > 0 {
 		total = int64(r.Tokens)
 	}

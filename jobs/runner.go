@@ -247,7 +247,7 @@ func (m *Manager) sendRows(ctx context.Context, b *Batch, skip RowLog, outcomes 
 		if skip.Done[row/8]&(1<<(row%8)) != 0 {
 			return nil
 		}
-		r := Row{Endpoint: endpoint, Tenant: b.Tenant, Body: line.Body, ID: rowID(b.ID, row)}
+		r := Row{Endpoint: endpoint, Tenant: b.Tenant, Key: b.Key, Body: line.Body, ID: rowID(b.ID, row)}
 		if err := gate.enter(ctx); err != nil {
 			return err
 		}

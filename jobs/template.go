@@ -65,8 +65,10 @@ func (t Template) Validate() error {
 		return bad("has no command")
 	case t.MinWidth < 0 || t.MaxWidth < 0 || t.MaxWidth > 0 && t.MaxWidth < t.MinWidth:
 		return bad("width from %d to %d is no range", t.MinWidth, t.MaxWidth)
-	case t.Grace < 0:
-		return bad("grace is %v, want 0 or more", t.Grace)
+	case t.Priority < -maxPriority || t.Priority > maxPriority:
+		return bad("priority is %d, want %d to %d", t.Priority, -maxPriority, maxPriority)
+	case t.Grace < 0 || t.Grace > maxGrace:
+		return bad("grace is %v, want 0 to %v", t.Grace, maxGrace)
 	}
 	known := slices.Clone(builtins)
 	for _, p := range t.Params {
