@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -354,4 +355,86 @@ func BenchmarkBatch(b *testing.B) {
 	}
 	b.ReportMetric(float64(rows*b.N)/b.Elapsed().Seconds(), "rows/s")
 	b.ReportMetric(float64(most)/1e6, "MB-heap-most")
+}
+
+// Rows run on the key that made the batch, and responses are an endpoint of
+// batches like the others.
+func TestBatchOfResponses(t *testing.T) {
+	m, _ := newManager(t, t.TempDir(), jobs.Options{Caller: caller(func(_ context.Context, r jobs.Row) (jobs.Result, error) {
+		if r.Endpoint != backends.Responses || r.Key != "key-7" || r.Tenant != "red" {
+			t.Errorf("row %+v", r)
+		}
+		return jobs.Result{Status: 200, Body: []byte(`{"usage":{"input_tokens":3,"output_tokens":4,"total_tokens":7}}`)}, nil
+	})})
+	f, err := m.CreateFile(t.Context(), jobs.FileSpec{Name: "in", Purpose: jobs.PurposeBatch, Tenant: "red"},
+		strings.NewReader(strings.ReplaceAll(rowsFile(3), "/v1/embeddings", "/v1/responses")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := m.CreateBatch(t.Context(), jobs.BatchSpec{InputFile: f.ID, Endpoint: "/v1/responses", Window: "24h", Tenant: "red", Key: "key-7"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = untilBatch(t, m, b.ID, ended)
+	if b.Status != jobs.Completed || b.Usage != (jobs.Usage{Prompt: 9, Completion: 12, Total: 21}) {
+		t.Errorf("ended %s with usage %+v and %+v", b.Status, b.Usage, b.Errors)
+	}
+}
+
+// endless is an upload of so many rows that nobody holds whole.
+type endless struct {
+	row, rows, size int
+	rest            []byte
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	if len(e.rest) == 0 {
+		if e.row == e.rows {
+			return 0, io.EOF
+		}
+		e.rest = fmt.Appendf(e.rest[:0], `{"custom_id":"row-%d","method":"POST","url":"/v1/embeddings","body":{"model":"m","input":"%s"}}`+"\n",
+			e.row, strings.Repeat("x", e.size))
+		e.row++
+	}
+	n := copy(p, e.rest)
+	e.rest = e.rest[n:]
+	return n, nil
+}
+
+// A batch of 100 MB in and 100 MB out passes through a few megabytes of memory.
+func TestLargeBatchStaysOnDisk(t *testing.T) {
+	const rows, size, allowed = 1000, 100 << 10, 40 << 20
+	heap := func() uint64 {
+		var s runtime.MemStats
+		runtime.ReadMemStats(&s)
+		return s.HeapAlloc
+	}
+	runtime.GC()
+	before := heap()
+	var most atomic.Uint64
+	m, _ := newManager(t, t.TempDir(), jobs.Options{Caller: caller(func(_ context.Context, r jobs.Row) (jobs.Result, error) {
+		if strings.HasSuffix(r.ID, "50") {
+			runtime.GC() // what is left is held
+			for now := heap(); ; {
+				if old := most.Load(); now <= old || most.CompareAndSwap(old, now) {
+					break
+				}
+			}
+		}
+		return jobs.Result{Status: 200, Body: r.Body}, nil
+	})})
+	f, err := m.CreateFile(t.Context(), jobs.FileSpec{Name: "in", Purpose: jobs.PurposeBatch}, &endless{rows: rows, size: size})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := m.CreateBatch(t.Context(), jobs.BatchSpec{InputFile: f.ID, Endpoint: "/v1/embeddings", Window: "24h"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b = untilBatch(t, m, b.ID, ended); b.Status != jobs.Completed || b.Counts.Completed != rows {
+		t.Fatalf("ended %s with %+v and %+v", b.Status, b.Counts, b.Errors)
+	}
+	if grown := int64(most.Load()) - int64(before); most.Load() == 0 || grown > allowed {
+		t.Errorf("the heap grew by %d MiB at %d MB of rows, want at most %d", grown>>20, rows*size/1_000_000, allowed>>20)
+	}
 }

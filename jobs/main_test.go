@@ -111,7 +111,10 @@ func openManager(dir string, o jobs.Options) (*jobs.Manager, func() error, error
 		store.Close()
 		return nil, nil, err
 	}
-	o.Store, o.Files, o.Blobs, o.DataDir, o.Templates = store, store, bucket, dir, templates()
+	o.Store, o.Files, o.Blobs, o.DataDir = store, store, bucket, dir
+	if o.Templates == nil {
+		o.Templates = templates()
+	}
 	o.Retry = jobs.Retry{First: time.Millisecond, Most: 10 * time.Millisecond, Attempts: 3}
 	o.Executor = jobs.Local{RunDir: filepath.Join(dir, "run"), MaxLog: 4096}
 	if o.Caller == nil {

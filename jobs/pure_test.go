@@ -406,3 +406,18 @@ func TestStatesHaveAnEnd(t *testing.T) {
 		}
 	}
 }
+
+func TestUsage(t *testing.T) {
+	var u Usage
+	for _, body := range []string{
+		`{"usage":{"prompt_tokens":2,"completion_tokens":3,"total_tokens":5}}`,
+		`{"usage":{"input_tokens":10,"output_tokens":20,"total_tokens":30}}`, // responses
+		`{"usage":{"input_tokens":100,"output_tokens":200}}`,
+		`{"usage":{"prompt_tokens":-7}}`, `{}`, `<html>`,
+	} {
+		u.add(Result{Body: []byte(body)})
+	}
+	if u != (Usage{Prompt: 112, Completion: 223, Total: 335}) {
+		t.Errorf("usage %+v, want 112 in, 223 out, 335 in all", u)
+	}
+}

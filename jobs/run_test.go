@@ -286,3 +286,36 @@ func TestStartIsInterrupted(t *testing.T) {
 		t.Error("start without a slice")
 	}
 }
+
+// A template bounds its jobs' priority, and can be replaced while others run.
+func TestTemplatesAreReplaced(t *testing.T) {
+	old := jobs.Template{Name: "old", Kind: jobs.KindTrain, Command: []string{"/bin/true"}, Priority: -5}
+	m, _ := newManager(t, t.TempDir(), jobs.Options{Templates: []jobs.Template{old}})
+	if j, err := m.Submit(t.Context(), jobs.Job{Template: "old"}); err != nil || j.Priority != -5 {
+		t.Errorf("priority %d, %v, want the template's", j.Priority, err)
+	}
+	for _, bad := range []jobs.Job{
+		{Template: "old", Priority: -4}, {Template: "old", Priority: -101}, {Template: "old", Grace: 11 * time.Minute},
+		{Kind: jobs.KindTrain, Command: []string{"a"}, Priority: 101},
+	} {
+		if _, err := m.Submit(t.Context(), bad); err == nil {
+			t.Errorf("%+v was accepted", bad)
+		}
+	}
+	fresh := old
+	fresh.Name = "new"
+	if err := m.SetTemplates([]jobs.Template{fresh, fresh}); err == nil {
+		t.Error("a template is there twice, and nobody says so")
+	}
+	if _, err := m.Submit(t.Context(), jobs.Job{Template: "old"}); err != nil {
+		t.Errorf("after a refused replacement: %v", err)
+	}
+	if err := m.SetTemplates([]jobs.Template{fresh}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"old": false, "new": true} {
+		if _, err := m.Submit(t.Context(), jobs.Job{Template: name}); (err == nil) != want {
+			t.Errorf("template %s: %v", name, err)
+		}
+	}
+}
