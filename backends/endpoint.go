@@ -105,6 +105,11 @@ func (e Endpoint) Generates() bool {
 	return false
 }
 
+// Marked reports whether a stream of e says that it is complete
+// (openai.Chunk.Last): one that ends without is broken. The streams of other
+// endpoints end with their connection.
+func (e Endpoint) Marked() bool { return e.Generates() }
+
 // Merged reports whether calls of several clients may share one engine call.
 // Generation is never merged: engines batch it better.
 func (e Endpoint) Merged() bool { return e == Embeddings }

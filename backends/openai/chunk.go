@@ -12,6 +12,7 @@ type Chunk struct {
 	Finished  bool // a choice has a finish_reason
 	UsageOnly bool // no choices, only usage: the extra frame of include_usage
 	Failed    bool // an error instead of a chunk
+	Last      bool // the stream ends properly with this event (backends.Endpoint.Marked)
 	// Tokens as far as the chunk says, else 0.
 	PromptTokens, CompletionTokens int
 }
@@ -96,33 +97,41 @@ func filled(v gjson.Result) bool {
 // Usage is the token count of a reply.
 type Usage struct{ Prompt, Completion, Total int }
 
-// ScanUsage finds the top-level "usage" of a whole reply.
+// ScanUsage finds the token counts of a whole reply: the top-level "usage", as
+// OpenAI or Anthropic name its fields, or Cohere's "meta.tokens". One that has
+// only a total (rerank) used it all for the prompt.
 func ScanUsage(body []byte) (Usage, bool) {
-	return usage(gjson.Get(alias(body), "usage"))
+	if u, ok := usage(gjson.Get(alias(body), "usage")); ok {
+		return u, true
+	}
+	return usage(gjson.Get(alias(body), "meta.tokens"))
 }
 
 func usage(v gjson.Result) (u Usage, ok bool) {
 	if !v.IsObject() {
 		return u, false
 	}
-	total := false
+	total, parts := false, false
 	v.ForEach(func(key, v gjson.Result) bool {
 		n, err := strconv.Atoi(v.Raw)
 		if err != nil || n < 0 {
 			return true // null, a detail object, or nonsense: as if not given
 		}
 		switch key.Str {
-		case "prompt_tokens":
-			u.Prompt, ok = n, true
-		case "completion_tokens":
-			u.Completion, ok = n, true
+		case "prompt_tokens", "input_tokens":
+			u.Prompt, parts, ok = n, true, true
+		case "completion_tokens", "output_tokens":
+			u.Completion, parts, ok = n, true, true
 		case "total_tokens":
 			u.Total, total, ok = n, true, true
 		}
 		return true
 	})
-	if !total {
+	switch {
+	case !total:
 		u.Total = u.Prompt + u.Completion
+	case !parts:
+		u.Prompt = u.Total
 	}
 	return u, ok
 }

@@ -19,8 +19,9 @@ func find(obj gjson.Result, key, param string) (found gjson.Result, err *Error) 
 }
 
 // SetModel appends body to dst with the value of the top-level "model"
-// replaced; every other byte stays. The error is an *Error: not an object, no
-// model, two models, or a model that is not a string.
+// replaced, or put in where there is none (ScanRequest says where that is
+// allowed); every other byte stays. The error is an *Error: not an object, two
+// models, or a model that is not a string.
 func SetModel(dst, body []byte, model string) ([]byte, error) {
 	root, err := parse(body)
 	if err != nil {
@@ -31,8 +32,9 @@ func SetModel(dst, body []byte, model string) ([]byte, error) {
 	case err != nil:
 		return dst, err
 	case !v.Exists():
-		return dst, Invalid("model", CodeMissing, "missing required parameter: 'model'")
-	case v.Type != gjson.String:
+		field := gjson.AppendJSONString([]byte(`"model":`), model)
+		return insert(dst, body, root, alias(field)), nil
+	case v.Type != gjson.String && v.Type != gjson.Null:
 		return dst, wrongType("model", "a string", v)
 	}
 	dst = append(dst, body[:v.Index]...)

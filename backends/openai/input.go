@@ -127,7 +127,7 @@ func (s *scanner) messages(v gjson.Result) (err *Error) {
 			return false
 		}
 		n++
-		s.collect(message, "content", true)
+		s.texts(message)
 		return true
 	})
 	if err == nil && n == 0 {
@@ -136,22 +136,33 @@ func (s *scanner) messages(v gjson.Result) (err *Error) {
 	return err
 }
 
-// collect appends the string under key of obj to Text; with parts also the
-// "text" of each part of an array.
-func (s *scanner) collect(obj gjson.Result, key string, parts bool) {
-	obj.ForEach(func(k, v gjson.Result) bool {
-		switch {
-		case k.Str != key:
-		case v.Type == gjson.String:
-			s.out.Text = append(s.out.Text, raw(s.body, v))
-		case parts && v.IsArray():
-			v.ForEach(func(_, part gjson.Result) bool {
-				if part.IsObject() {
-					s.collect(part, "text", false)
-				}
-				return true
-			})
-		}
-		return true
-	})
+// add appends one value to Text. Chats of up to 8 texts allocate once.
+func (s *scanner) add(v gjson.Result) {
+	if s.out.Text == nil {
+		s.out.Text = make([][]byte, 0, 8)
+	}
+	s.out.Text = append(s.out.Text, raw(s.body, v))
+}
+
+// texts collects the text of v, which is a string, a part of text, an item
+// with content, or a list of these: whatever OpenAI, Anthropic and vLLM nest
+// this way. Ids, names and data (images, audio) are passed over.
+func (s *scanner) texts(v gjson.Result) {
+	switch {
+	case v.Type == gjson.String:
+		s.add(v)
+	case v.IsArray():
+		v.ForEach(func(_, item gjson.Result) bool {
+			s.texts(item)
+			return true
+		})
+	case v.IsObject():
+		v.ForEach(func(key, item gjson.Result) bool {
+			switch key.Str {
+			case "content", "text", "output", "arguments":
+				s.texts(item)
+			}
+			return true
+		})
+	}
 }

@@ -16,10 +16,15 @@ const MaxInputs = 2048
 
 // Scan is what routing needs from a request body, found without decoding the rest.
 type Scan struct {
+	// Model is "" only where OpenAI lets it be left out (moderations, images):
+	// the gateway then takes the only model that serves the endpoint, and
+	// SetModel writes it in.
 	Model     string
 	Stream    bool
-	WantUsage bool // stream_options.include_usage
-	MaxTokens int  // max_completion_tokens, max_tokens; 0 = not given
+	WantUsage bool   // stream_options.include_usage; chat and completions alone have it
+	MaxTokens int    // max_completion_tokens, max_output_tokens, max_tokens; 0 = not given
+	N         int    // choices asked for; 0 = not given, which means 1
+	CacheKey  string // prompt_cache_key: requests with the same one share a prefix
 
 	// Inputs are the raw JSON values of an embeddings request's rows, each a
 	// string or an array of token ids. They alias the body.
@@ -30,8 +35,8 @@ type Scan struct {
 	Base64   bool // embeddings: encoding_format base64 asked for
 
 	// Text are the raw JSON values whose tokens make the prompt: the text of
-	// messages, prompts, inputs. Each is a string or an array of token ids
-	// (CountIDs). They alias the body.
+	// messages, prompts, inputs, documents. Each is a string or an array of
+	// token ids (CountIDs). They alias the body.
 	Text [][]byte
 }
 
@@ -40,75 +45,55 @@ type scanner struct {
 	endpoint backends.Endpoint
 	body     []byte
 	out      Scan
-	seen     map[string]bool
+	seen     fields
 	options  []string // embeddings: "key":value of everything that must agree
 	err      *Error
 }
 
-// readers are the keys that ScanRequest looks at, per endpoint. Any of them
-// given twice is refused: parsers disagree on which one counts, so the engine
-// could run something else than what was admitted.
-var readers = map[backends.Endpoint]map[string]func(*scanner, gjson.Result) *Error{
-	backends.Chat: {
-		"model": (*scanner).model, "stream": (*scanner).stream, "stream_options": (*scanner).streamOptions,
-		"max_tokens": (*scanner).maxTokens, "max_completion_tokens": (*scanner).maxCompletionTokens,
-		"messages": (*scanner).messages,
-	},
-	backends.Completions: {
-		"model": (*scanner).model, "stream": (*scanner).stream, "stream_options": (*scanner).streamOptions,
-		"max_tokens": (*scanner).maxTokens, "prompt": (*scanner).prompt,
-	},
-	backends.Embeddings: {
-		"model": (*scanner).model, "input": (*scanner).input, "encoding_format": (*scanner).encoding,
-		"dimensions": (*scanner).dimensions,
-	},
-}
-
-// required is the parameter besides "model" that an endpoint cannot do without.
-var required = map[backends.Endpoint]string{
-	backends.Chat: "messages", backends.Completions: "prompt", backends.Embeddings: "input",
-}
-
 // ScanRequest checks body as far as routing depends on it and says what it
-// asks for. The error is an *Error with status 400. Inputs and Text alias body.
+// asks for; all else is the engine's to judge. The error is an *Error with
+// status 400. Inputs and Text alias body. Forms are ScanForm's.
 func ScanRequest(e backends.Endpoint, body []byte) (Scan, error) {
 	root, err := parse(body)
 	if err != nil {
 		return Scan{}, err
 	}
-	s := scanner{endpoint: e, body: body, seen: make(map[string]bool, 8)}
+	s := scanner{endpoint: e, body: body}
+	rule := rules[e]
 	root.ForEach(func(key, v gjson.Result) bool {
-		s.err = s.field(key, v)
+		s.err = s.field(rule, key, v)
 		return s.err == nil
 	})
 	if s.err != nil {
 		return Scan{}, s.err
 	}
-	for _, key := range []string{"model", required[e]} {
-		if !s.seen[key] {
-			return Scan{}, Invalid(key, CodeMissing, "missing required parameter: '%s'", key)
-		}
+	if missing := rule.required &^ s.seen; missing != 0 {
+		key := missing.first()
+		return Scan{}, Invalid(key, CodeMissing, "missing required parameter: '%s'", key)
 	}
 	if e == backends.Embeddings {
 		s.out.MergeKey = mergeKey(s.options)
 	}
-	s.out.Model = strings.Clone(s.out.Model) // the rest may alias body, a map key should not
+	// The rest may alias body, a map key should not.
+	s.out.Model, s.out.CacheKey = strings.Clone(s.out.Model), strings.Clone(s.out.CacheKey)
 	s.out.WantUsage = s.out.WantUsage && s.out.Stream
 	return s.out, nil
 }
 
-func (s *scanner) field(key, v gjson.Result) *Error {
-	read := readers[s.endpoint][key.Str]
-	if read != nil {
-		if s.seen[key.Str] {
+// field reads one top-level key. Any that ScanRequest looks at is refused when
+// given twice: parsers disagree on which one counts, so the engine could run
+// something else than what was admitted.
+func (s *scanner) field(rule rule, key, v gjson.Result) *Error {
+	if f := fieldOf(key.Str) & (rule.required | rule.optional); f != 0 {
+		if s.seen&f != 0 {
 			return Invalid(key.Str, CodeValue, "'%s' is given more than once", key.Str)
 		}
 		// null means the default, everywhere but in what is required.
-		if v.Type == gjson.Null && key.Str != "model" && key.Str != required[s.endpoint] {
+		if v.Type == gjson.Null && rule.required&f == 0 {
 			return nil
 		}
-		s.seen[strings.Clone(key.Str)] = true
-		if err := read(s, v); err != nil {
+		s.seen |= f
+		if err := s.read(f, v); err != nil {
 			return err
 		}
 	}
@@ -116,6 +101,53 @@ func (s *scanner) field(key, v gjson.Result) *Error {
 		s.options = append(s.options, key.Raw+":"+v.Raw)
 	}
 	return nil
+}
+
+func (s *scanner) read(f fields, v gjson.Result) (err *Error) {
+	switch f {
+	case fieldModel:
+		return s.model(v)
+	case fieldStream:
+		return s.stream(v)
+	case fieldStreamOptions:
+		return s.streamOptions(v)
+	case fieldMaxTokens:
+		return s.maxTokens(v)
+	case fieldMaxCompletionTokens:
+		s.out.MaxTokens, err = integer("max_completion_tokens", v, 1) // wins over max_tokens
+	case fieldMaxOutputTokens:
+		s.out.MaxTokens, err = integer("max_output_tokens", v, 1)
+	case fieldN:
+		s.out.N, err = integer("n", v, 1)
+	case fieldCacheKey:
+		if v.Type != gjson.String {
+			return wrongType("prompt_cache_key", "a string", v)
+		}
+		s.out.CacheKey = v.Str
+	case fieldMessages:
+		return s.messages(v)
+	case fieldDimensions:
+		_, err = integer("dimensions", v, 1)
+	case fieldEncoding:
+		return s.encoding(v)
+	case fieldInput:
+		if s.endpoint == backends.Embeddings {
+			return s.input(v)
+		}
+		s.texts(v)
+	case fieldPrompt:
+		if s.endpoint == backends.Completions {
+			return s.prompt(v)
+		}
+		s.texts(v)
+	case fieldTokens:
+		if v.IsArray() {
+			s.add(v)
+		}
+	default: // plain text: query, documents, system …
+		s.texts(v)
+	}
+	return err
 }
 
 // perCaller names the fields of an embeddings request that need not agree for
@@ -131,6 +163,9 @@ func perCaller(key string) bool {
 // mergeKey does not depend on the order of keys. Long ones are hashed, so that
 // a request with a huge option does not pin it.
 func mergeKey(options []string) string {
+	if len(options) == 0 {
+		return "embeddings|"
+	}
 	slices.Sort(options)
 	key := "embeddings|" + strings.Join(options, "|")
 	if len(key) > 200 {
@@ -185,23 +220,9 @@ func (s *scanner) maxTokens(v gjson.Result) *Error {
 		least = 0 // with echo, to score a prompt
 	}
 	n, err := integer("max_tokens", v, least)
-	if err == nil && !s.seen["max_completion_tokens"] {
+	if err == nil && s.seen&fieldMaxCompletionTokens == 0 {
 		s.out.MaxTokens = n
 	}
-	return err
-}
-
-// maxCompletionTokens wins over the deprecated max_tokens.
-func (s *scanner) maxCompletionTokens(v gjson.Result) *Error {
-	n, err := integer("max_completion_tokens", v, 1)
-	if err == nil {
-		s.out.MaxTokens = n
-	}
-	return err
-}
-
-func (s *scanner) dimensions(v gjson.Result) *Error {
-	_, err := integer("dimensions", v, 1)
 	return err
 }
 
