@@ -25,6 +25,9 @@ const (
 	// avoidFor keeps retried work off the replica that failed it; after that
 	// any replica will do, so that the only one is not avoided for ever.
 	avoidFor = time.Second
+	// restFor is how long a replica that took no call is left alone: it drains or
+	// its breaker is open, and the pool says so in a moment.
+	restFor = 100 * time.Millisecond
 	// settling is how long a new replica's times stay out of the fit: first
 	// calls pay for page faults and lazy initialisation.
 	settling = time.Second
@@ -37,7 +40,8 @@ type ActionKind uint8
 const (
 	Dispatch ActionKind = iota // send Batch to Batch.Replica; Done answers
 	Fail                       // answer Work with Err
-	Abort                      // everybody left: cancel Batch; Done must still follow
+	Abort                      // nobody waits for Batch any more: cancel it; Done must still follow
+	Hedge                      // send Batch too: the same call as its Work's first, elsewhere; Done answers
 )
 
 // Action is one decision of the core.
@@ -57,7 +61,8 @@ const (
 	Rejected                // the engine refused the content (400, 413, 422)
 	Refused                 // the engine refused for another reason that a retry does not help
 	Broken                  // 5xx, 429, reset, no connection: another replica may do better
-	Dropped                 // cancelled because everybody left
+	Declined                // the replica took no call at all: it drains, or its breaker is open
+	Dropped                 // cancelled because nobody waits for it any more
 )
 
 // Result tells the core how a Batch ended.
@@ -66,16 +71,6 @@ type Result struct {
 	Took    time.Duration // dispatch to the end of the answer
 	Err     error         // unless Answered or Dropped
 	Output  int           // generated tokens, as far as known
-}
-
-// replica is a Replica with what runs on it.
-type replica struct {
-	Replica
-	since  time.Time // when it joined
-	free   time.Time // when it last had its last call end
-	busy   int       // calls or sequences
-	tokens int       // at the engine
-	gone   bool      // no longer ready; runs out
 }
 
 // Core is the state of one model's queue and its replicas. Its methods take an
@@ -96,6 +91,10 @@ type Core struct {
 	offlineRows  int // in flight on replicas that are not Offline
 	draining     bool
 
+	affinity *affinity // nil = off
+	hedges   hedges
+	seq      uint64 // works that arrived
+
 	acts []Action
 	wake time.Time
 	meter
@@ -106,6 +105,9 @@ func NewCore(o Options) *Core {
 	c := &Core{
 		opt: o.withDefaults(), order: newOrder(), byID: map[string]*replica{},
 		flying: map[*Batch]struct{}{}, fits: map[string]*Fit{}, offlineLimit: math.MaxInt,
+	}
+	if c.opt.Affinity {
+		c.affinity = newAffinity(c.opt.AffinityEntries)
 	}
 	return c
 }
@@ -123,6 +125,8 @@ func (c *Core) Arrive(now time.Time, w *Work) []Action {
 	c.acts = c.acts[:0]
 	class := &c.order.classes[w.Class]
 	class.count.Arrived++
+	c.seq++
+	w.seq, w.Alone = c.seq, w.Alone || !c.opt.Merge
 	c.arrived(now, w.Class, w.tokens())
 	switch {
 	case c.draining:
@@ -202,11 +206,23 @@ func (c *Core) close(w *Work) {
 	}
 }
 
-// First notes the first byte of a generation, took after its dispatch. took is 0
-// for an answer that is no stream: when its first token came is not known, and
-// the fit's guess stands in.
+// First notes the first byte of a call that is alone, took after its dispatch.
+// took is 0 for an answer that is no stream: when its first token came is not
+// known, and the fit's guess stands in. Of a hedged pair it is the one that won.
 func (c *Core) First(now time.Time, b *Batch, took time.Duration) []Action {
+	c.acts = c.acts[:0]
 	w := b.Segs[0].Work
+	c.hedges.first(now, b)
+	if t := b.twin; t != nil {
+		t.lost, t.twin, b.twin = true, nil, nil
+		c.acts = append(c.acts, Action{Kind: Abort, Batch: t})
+	}
+	if c.opt.Merge { // the latencies and the fit are those of merged calls
+		if now.After(w.due) {
+			c.order.classes[w.Class].count.Late++
+		}
+		return c.acts
+	}
 	if b.first = took; took > 0 {
 		c.learn(b, took)
 	} else {
@@ -220,7 +236,7 @@ func (c *Core) First(now time.Time, b *Batch, took time.Duration) []Action {
 	if at.After(w.due) {
 		c.order.classes[w.Class].count.Late++
 	}
-	return nil
+	return c.acts
 }
 
 // learn feeds the fit, once the replica is no longer new.
@@ -234,15 +250,23 @@ func (c *Core) learn(b *Batch, took time.Duration) {
 func (c *Core) Done(now time.Time, b *Batch, r Result) []Action {
 	c.acts = c.acts[:0]
 	c.land(now, b)
-	if r.Outcome == Answered {
-		if c.opt.Merge {
-			c.learn(b, r.Took)
-		} else {
-			c.generated(now, b, r)
+	if b.lost || b.twin != nil && r.Outcome != Answered { // its twin decides
+		if b.twin != nil {
+			b.twin.twin, b.twin = nil, nil
 		}
+		b.Segs[0].Work.running--
+		return c.settle(now)
+	}
+	switch {
+	case r.Outcome == Declined:
+		b.replica.rests = now.Add(restFor)
+	case r.Outcome == Answered && !b.Alone:
+		c.learn(b, r.Took)
+	case r.Outcome == Answered && !c.opt.Merge:
+		c.generated(now, b, r)
 	}
 	// Those that left count too: what was refused may have been theirs.
-	split := c.opt.Merge && r.Outcome == Rejected && slices.ContainsFunc(b.Segs, func(s Seg) bool { return s.Work != b.Segs[0].Work })
+	split := !b.Alone && r.Outcome == Rejected && slices.ContainsFunc(b.Segs, func(s Seg) bool { return s.Work != b.Segs[0].Work })
 	for _, s := range b.Segs {
 		w := s.Work
 		w.running--
@@ -253,6 +277,8 @@ func (c *Core) Done(now time.Time, b *Batch, r Result) []Action {
 			c.close(w)
 		case r.Outcome == Answered:
 			c.answered(now, b, w)
+		case r.Outcome == Declined:
+			c.requeue(s, s.tries)
 		case r.Outcome == Broken && c.again(now, b, s):
 		default:
 			count := &c.order.classes[w.Class].count
@@ -278,6 +304,7 @@ func (c *Core) Done(now time.Time, b *Batch, r Result) []Action {
 // land takes b off its replica.
 func (c *Core) land(now time.Time, b *Batch) {
 	delete(c.flying, b)
+	c.hedges.forget(b)
 	r := b.replica
 	r.busy--
 	r.tokens -= b.load
@@ -296,14 +323,14 @@ func (c *Core) land(now time.Time, b *Batch) {
 
 // answered counts a work whose last segment is done.
 func (c *Core) answered(now time.Time, b *Batch, w *Work) {
-	if len(w.todo) > 0 || w.running > 0 || c.redoing(w) {
+	if !b.Alone && (len(w.todo) > 0 || w.running > 0 || c.redoing(w)) {
 		return
 	}
 	w.closed = true
 	count := &c.order.classes[w.Class].count
 	count.Done++
 	took := now.Sub(w.Arrival)
-	if !c.opt.Merge {
+	if b.Alone {
 		return // judged at its first token
 	}
 	if w.Class == backends.Interactive {
@@ -312,43 +339,6 @@ func (c *Core) answered(now time.Time, b *Batch, w *Work) {
 	if now.After(w.due) {
 		count.Late++
 	}
-}
-
-// SetReplicas states which replicas are ready.
-func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
-	c.acts = c.acts[:0]
-	for _, r := range c.replicas {
-		r.gone = true
-	}
-	c.replicas, c.shared = c.replicas[:0], 0
-	for _, n := range rs {
-		n.Slots = max(n.Slots, 1)
-		r := c.byID[n.ID]
-		if r == nil {
-			r = &replica{since: now, free: now}
-			c.byID[n.ID] = r
-		}
-		r.Replica, r.gone = n, false
-		c.replicas = append(c.replicas, r)
-		if !r.Offline {
-			c.shared++
-		}
-	}
-	for id, r := range c.byID {
-		if r.gone && r.busy == 0 {
-			delete(c.byID, id)
-		}
-	}
-	slices.SortStableFunc(c.replicas, func(a, b *replica) int {
-		if a.Offline != b.Offline { // lent ones take offline rows before shared ones do
-			if a.Offline {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(a.Index, b.Index)
-	})
-	return c.settle(now)
 }
 
 // SetEta sets the patience.
@@ -399,7 +389,7 @@ func (c *Core) Abandon(now time.Time) []Action {
 	c.redo = nil
 	for b := range c.flying {
 		for _, w := range works(b.Segs) {
-			if c.opt.Merge {
+			if !b.Alone {
 				c.shed(w, backends.ErrDraining)
 			}
 		}
@@ -429,9 +419,17 @@ func (c *Core) settle(now time.Time) []Action {
 	} else {
 		c.admit(now)
 	}
+	if len(c.order.expiries) > 0 || len(c.redo) > 0 {
+		for _, r := range c.replicas {
+			if now.Before(r.rests) {
+				c.wakeAt(r.rests)
+			}
+		}
+	}
 	if len(c.order.expiries) > 0 {
 		c.wakeAt(c.order.expiries[0].expiry)
 	}
+	c.hedge(now)
 	return c.acts
 }
 
@@ -439,7 +437,9 @@ func (c *Core) expire(now time.Time, w *Work) {
 	var err error = &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_timeout"}
 	if !w.Deadline.IsZero() && !now.Before(w.Deadline) {
 		err = fmt.Errorf("%w: %w", backends.ErrDeadline, err)
-	} else if c.shared == 0 && (w.Class != backends.Offline || len(c.replicas) == 0) {
+	} else if !slices.ContainsFunc(c.replicas, func(r *replica) bool {
+		return r.has(w.Place.Adapter) && (w.Class == backends.Offline || !r.Offline)
+	}) {
 		err = &backends.RetryError{Err: backends.ErrUnavailable, After: c.retryAfter(), Reason: "no_replica"}
 	}
 	c.order.classes[w.Class].count.Expired++
@@ -454,14 +454,4 @@ func (c *Core) wakeAt(at time.Time) {
 	if c.wake.IsZero() || at.Before(c.wake) {
 		c.wake = at
 	}
-}
-
-// fit is the service-time model of a replica's shape.
-func (c *Core) fit(r *replica) *Fit {
-	f := c.fits[r.Shape]
-	if f == nil {
-		f = NewFit(c.opt.PriorAlpha, c.opt.PriorBeta)
-		c.fits[r.Shape] = f
-	}
-	return f
 }

@@ -51,25 +51,34 @@ func (c *Core) form(now time.Time) {
 	if len(c.order.expiries) == 0 && len(c.redo) == 0 {
 		return
 	}
-	for _, r := range c.placement() {
-		for r.busy < r.Slots {
-			b := c.takeRedo(r)
-			if b == nil {
-				b = c.fill(now, r)
-			}
-			if b == nil {
-				break
-			}
-			c.start(now, r, b)
-		}
+	for c.pull(now) {
 	}
 }
 
+// pull starts one call, if there is one to start.
+func (c *Core) pull(now time.Time) bool {
+	for _, r := range c.placement() {
+		if !r.open(now) {
+			continue
+		}
+		b := c.takeRedo(r)
+		if b == nil {
+			b = c.fill(now, r)
+		}
+		if b != nil {
+			c.start(now, r, b)
+			return true
+		}
+	}
+	return false
+}
+
 // placement is the order in which replicas pull: with patience the lowest index
-// first, so that high ones stay free to be lent; without it the one that
-// finishes first, which matters only between shapes.
+// first, so that high ones stay free to be lent; without it the one with the
+// fewest tokens per slot at its engine, between equals the one that finishes
+// first, which matters only between shapes.
 func (c *Core) placement() []*replica {
-	if c.eta > 0 || len(c.fits) < 2 {
+	if c.eta > 0 || len(c.replicas) < 2 {
 		return c.replicas
 	}
 	c.scratch = append(c.scratch[:0], c.replicas...)
@@ -77,6 +86,9 @@ func (c *Core) placement() []*replica {
 	slices.SortStableFunc(c.scratch, func(a, b *replica) int {
 		if a.Offline != b.Offline {
 			return 0
+		}
+		if d := cmp.Compare(a.tokens*b.Slots, b.tokens*a.Slots); d != 0 {
+			return d
 		}
 		return cmp.Compare(c.fit(a).Seconds(size), c.fit(b).Seconds(size))
 	})
@@ -87,7 +99,10 @@ func (c *Core) placement() []*replica {
 func (c *Core) takeRedo(r *replica) *Batch {
 	for i := 0; i < len(c.redo); i++ {
 		b := c.redo[i]
-		open := &Batch{Key: b.Key, Reason: b.Reason}
+		if !r.has(b.Adapter) {
+			continue
+		}
+		open := &Batch{Key: b.Key, Adapter: b.Adapter, Reason: b.Reason}
 		for _, s := range b.Segs {
 			if !s.Work.closed {
 				open.add(s)
@@ -129,7 +144,7 @@ func (c *Core) when(now time.Time, r *replica, l *lane) (Reason, bool) {
 		return Drain, true
 	case rows >= c.opt.MaxBatchRows || tokens >= c.limit(r):
 		return Full, true
-	case c.opt.Off, fixed == 0 && (c.eta == 0 || c.opt.Target == 0), all > rows: // all > rows: other keys wait
+	case c.opt.Off, l.alone, fixed == 0 && (c.eta == 0 || c.opt.Target == 0), all > rows: // all > rows: other keys wait
 		return Idle, true
 	case fixed == 0 && fit.samples < coldSamples: // a guess is no ground to wait on
 		return Idle, true
@@ -159,8 +174,9 @@ type filling struct {
 	c            *Core
 	r            *replica
 	now          time.Time
-	b            *Batch
-	rows, tokens int // bounds of the whole call
+	b            *Batch // nil until it has a member
+	sum, size    int    // its tokens and rows
+	rows, tokens int    // bounds of the whole call
 	knee         int
 	offRows      int       // offline rows that may still be added
 	offTokens    int       // and their tokens
@@ -173,23 +189,24 @@ type filling struct {
 // fill puts together the call that r should run now, nil when it should wait.
 func (c *Core) fill(now time.Time, r *replica) *Batch {
 	f := filling{
-		c: c, r: r, now: now, b: &Batch{}, fit: c.fit(r), whole: c.opt.Off,
+		c: c, r: r, now: now, fit: c.fit(r), whole: c.opt.Off,
 		rows: c.opt.MaxBatchRows, tokens: c.opt.MaxBatchTokens,
 		offRows: c.opt.MaxBatchRows, offTokens: c.opt.MaxBatchTokens,
 	}
 	f.knee = f.fit.Knee()
 	from, to := backends.Interactive, backends.Offline
 	var l *lane
+	reason := Idle
 	if r.Offline {
 		from = backends.Offline
-		l = c.order.lane(now, from, to)
+		l = c.order.lane(now, r, from, to)
 	} else {
 		if f.offRows = min(f.offRows, c.offlineLimit-c.offlineRows); f.offRows <= 0 {
 			to = backends.Standard
 		}
-		if l = c.order.lane(now, from, backends.Standard); l != nil {
+		if l = c.order.lane(now, r, from, backends.Standard); l != nil {
 			ok := false
-			if f.b.Reason, ok = c.when(now, r, l); !ok {
+			if reason, ok = c.when(now, r, l); !ok {
 				return nil
 			}
 			f.tokens = c.limit(r)
@@ -197,16 +214,17 @@ func (c *Core) fill(now time.Time, r *replica) *Batch {
 			f.offTokens = c.small(f.fit, true)
 		} else if to == backends.Offline {
 			from = backends.Offline
-			l = c.order.lane(now, from, to)
+			l = c.order.lane(now, r, from, to)
 			f.offTokens = c.small(f.fit, false)
 		}
 	}
 	if l == nil {
 		return nil
 	}
+	f.whole = f.whole || l.alone
 	f.take(l, from, to)
-	if len(f.b.Segs) == 0 {
-		return nil
+	if f.b != nil {
+		f.b.Reason = reason
 	}
 	return f.b
 }
@@ -228,8 +246,8 @@ func (c *Core) small(f *Fit, riding bool) int {
 func (f *filling) take(l *lane, from, to backends.Class) {
 	c := f.c
 	c.hidden = c.hidden[:0]
-	for f.b.Rows < f.rows && len(c.hidden) < maxMisfits {
-		w := c.order.next(f.now, l, from, to)
+	for f.size < f.rows && len(c.hidden) < maxMisfits {
+		w, _ := c.order.next(f.now, l, from, to)
 		if w == nil {
 			break
 		}
@@ -239,9 +257,12 @@ func (f *filling) take(l *lane, from, to backends.Class) {
 			c.hidden = append(c.hidden, w)
 			continue
 		}
-		f.b.Key = w.Key
+		if f.b == nil {
+			f.b = lead(w)
+		}
 		seg := c.order.take(w, n)
 		f.b.add(seg)
+		f.size, f.sum = f.b.Rows, f.b.Tokens
 		if w.Class == backends.Offline {
 			f.offRows, f.offTokens = f.offRows-n, f.offTokens-seg.Tokens
 		} else if f.due.IsZero() || w.due.Before(f.due) {
@@ -260,8 +281,8 @@ func (f *filling) take(l *lane, from, to backends.Class) {
 // call at a time, so that one long list leaves room for others: the order
 // decides again after each quarter.
 func (f *filling) fits(w *Work) int {
-	if w.avoid == f.r.ID && f.now.Before(w.avoidUntil) {
-		f.c.wakeAt(w.avoidUntil)
+	if w.avoid.id == f.r.ID && f.now.Before(w.avoid.until) {
+		f.c.wakeAt(w.avoid.until)
 		return 0
 	}
 	s := w.todo[0]
@@ -272,13 +293,13 @@ func (f *filling) fits(w *Work) int {
 	if offline {
 		chunk = min(chunk, f.offRows)
 	}
-	n, sum := 0, f.b.Tokens
+	n, sum := 0, f.sum
 	for _, t := range w.RowTokens[s.from:s.to] {
 		sum += max(t, 1)
-		if n == chunk || f.b.Rows+n == f.rows {
+		if n == chunk || f.size+n == f.rows {
 			break
 		}
-		if first := f.b.Rows+n == 0; !first && !f.room(sum, sum-f.b.Tokens, offline) {
+		if first := f.size+n == 0; !first && !f.room(sum, sum-f.sum, offline) {
 			break
 		}
 		n++
@@ -304,8 +325,8 @@ func (f *filling) room(sum, added int, offline bool) bool {
 func (c *Core) start(now time.Time, r *replica, b *Batch) {
 	b.Replica, b.replica, b.At, b.shared = r.Replica, r, now, !r.Offline
 	b.load = b.Tokens
-	if !c.opt.Merge {
-		b.load += int(c.output.mean)
+	if b.Alone {
+		b.load = c.expected(b.Segs[0].Work)
 	}
 	oldest := now
 	for _, s := range b.Segs {
@@ -334,66 +355,6 @@ func (c *Core) start(now time.Time, r *replica, b *Batch) {
 	c.calls.Calls++
 	c.batchRows.add(float64(b.Rows))
 	c.batchTokens.add(float64(b.Tokens))
+	c.hedges.started(c, b)
 	c.acts = append(c.acts, Action{Kind: Dispatch, Batch: b})
-}
-
-// admit grants free slots to waiting generations in order.
-func (c *Core) admit(now time.Time) {
-	l := c.order.lanes[""]
-	if l == nil || l.works == 0 {
-		return
-	}
-	c.hidden = c.hidden[:0]
-	from, to := backends.Interactive, backends.Offline
-	for from <= to {
-		w := c.order.next(now, l, from, to)
-		if w == nil {
-			break
-		}
-		r, avoided := c.slot(now, w)
-		switch {
-		case r != nil:
-			b := &Batch{}
-			b.add(c.order.take(w, 1))
-			if c.draining {
-				b.Reason = Drain
-			}
-			c.start(now, r, b)
-		case avoided && len(c.hidden) < maxMisfits:
-			hide(w)
-			c.hidden = append(c.hidden, w)
-		case w.Class == backends.Offline:
-			to = backends.Standard
-		default: // serving classes share their replicas: none is free for the other either
-			from = backends.Offline
-		}
-	}
-	for _, w := range c.hidden {
-		show(w)
-	}
-}
-
-// slot picks the replica that w starts on: the least loaded, or with patience
-// the lowest index, which leaves high ones free to be lent.
-func (c *Core) slot(now time.Time, w *Work) (best *replica, avoided bool) {
-	for _, r := range c.replicas {
-		offline := w.Class == backends.Offline
-		switch {
-		case r.busy >= r.Slots, r.Offline && !offline:
-			continue
-		case w.avoid == r.ID && now.Before(w.avoidUntil):
-			c.wakeAt(w.avoidUntil)
-			avoided = true
-			continue
-		case offline && !r.Offline && (c.offlineRows >= c.offlineLimit || r.busy >= r.Slots-(r.Slots+reservedSlots-2)/reservedSlots):
-			continue
-		case best == nil:
-			best = r
-		case best.Offline && !r.Offline, c.eta > 0:
-			continue
-		case r.tokens*best.Slots < best.tokens*r.Slots:
-			best = r
-		}
-	}
-	return best, avoided
 }

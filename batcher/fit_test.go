@@ -189,7 +189,7 @@ func TestApportion(t *testing.T) {
 		for _, n := range tc.own {
 			segs = append(segs, Seg{Tokens: n})
 		}
-		if got := fmt.Sprint(apportion(tc.total, segs)); got != tc.want {
+		if got := fmt.Sprint(apportion(nil, tc.total, segs)); got != tc.want {
 			t.Errorf("%d over %v: %s, want %s", tc.total, tc.own, got, tc.want)
 		}
 	}

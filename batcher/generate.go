@@ -17,38 +17,65 @@ const bytesPerToken = 4
 
 // generate makes the call that t was granted, in its caller's goroutine. Both
 // results nil mean that there is no answer to relay: the core decides between
-// another try and the end, and t's inbox tells.
+// another try and the end, or a hedge has answered, and t tells.
 func (b *Batcher) generate(ctx context.Context, t *ticket, batch *Batch) (*backends.Reply, error) {
+	caller := ctx
+	if t.race != nil {
+		ctx = t.race.ctx
+	}
 	start := time.Now()
-	reply, err := batch.Replica.Backend.Do(ctx, &backends.Call{
-		Path: t.req.Endpoint.Path(), Body: t.req.Body, Stream: t.req.Stream, ID: t.req.ID,
-	})
+	reply, err := batch.Replica.Backend.Do(ctx, &t.call)
 	took := time.Since(start)
 	if err != nil {
 		err = fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
 	} else if reply.Status != 200 {
 		err = refusal(reply)
 	}
+	if err == nil && t.race != nil && !t.race.won(byFirst) {
+		reply.Body.Close()
+		b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: Dropped}})
+		return nil, nil
+	}
 	if err != nil {
 		how := outcome(ctx, err)
 		b.broken(batch, how, err)
 		b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: how, Took: took, Err: err}})
-		if how == Dropped { // no message will come; in every other case one does, whatever ctx does now
-			return nil, context.Cause(ctx)
+		if how == Dropped && caller.Err() != nil { // no message will come; in every other case one does, whatever the caller's context does now
+			return nil, context.Cause(caller)
 		}
 		return nil, nil
 	}
-	reply.Timing = backends.Timing{
-		Queue: batch.At.Sub(t.work.Arrival), Engine: took,
-		Replica: batch.Replica.ID, BatchRows: 1, PromptTokens: t.req.Tokens,
+	return b.relay(t, batch, reply, start), nil
+}
+
+// relay makes reply the answer to t: timed, and holding its slot until its body
+// ends.
+func (b *Batcher) relay(t *ticket, batch *Batch, reply *backends.Reply, start time.Time) *backends.Reply {
+	took := time.Since(start)
+	reply.Timing = timing(reply.Timing, took)
+	reply.Timing.Queue = max(0, t.work.own.At.Sub(t.work.Arrival))
+	reply.Timing.Replica, reply.Timing.BatchRows, reply.Timing.PromptTokens = batch.Replica.ID, 1, t.req.Tokens
+	s := &t.slot
+	s.ReadCloser, s.b, s.batch, s.start = reply.Body, b, batch, start
+	s.stream = strings.HasPrefix(reply.ContentType, "text/event-stream")
+	if t.race != nil {
+		s.stop = t.race.stop
+		reply.Timing.Hedged = t.race.asked.Load()
 	}
-	stream := strings.HasPrefix(reply.ContentType, "text/event-stream")
-	reply.Body = &slot{ReadCloser: reply.Body, b: b, batch: batch, start: start, stream: stream}
-	if !stream {
+	reply.Body = s
+	if !s.stream {
 		took = 0 // the whole answer's time, not a first token's
 	}
 	b.tell(event{kind: evFirst, batch: batch, first: took})
-	return reply, nil
+	return reply
+}
+
+// timing keeps what the adapter measured; what it did not say is the engine's.
+func timing(t backends.Timing, took time.Duration) backends.Timing {
+	if t.Engine == 0 {
+		t.Engine = max(0, took-t.Network)
+	}
+	return backends.Timing{Network: t.Network, Engine: t.Engine}
 }
 
 // slot is a generation's body; its end frees the replica's slot, once.
@@ -61,6 +88,7 @@ type slot struct {
 	events atomic.Int64 // reads of a stream: one event each, about a token
 	bytes  atomic.Int64
 	freed  atomic.Bool
+	stop   context.CancelCauseFunc // of a call that might have been hedged
 }
 
 func (s *slot) Read(p []byte) (int, error) {
@@ -88,6 +116,9 @@ func (s *slot) release() {
 	out := s.events.Load()
 	if !s.stream {
 		out = s.bytes.Load() / bytesPerToken
+	}
+	if s.stop != nil {
+		s.stop(nil)
 	}
 	s.b.tell(event{kind: evDone, batch: s.batch, result: Result{Outcome: Answered, Took: time.Since(s.start), Output: int(out)}})
 }

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -35,12 +36,24 @@ type ticket struct {
 	ctx  context.Context
 	req  *backends.Request
 
-	// inbox holds at most one message: a grant (generation) or the end.
-	inbox   chan message
+	// message is a grant (alone) or the end; ready has a token while it is
+	// unread, and only then may nobody write it.
+	message message
+	ready   chan struct{}
 	settled atomic.Bool // whoever sets it may send the end
+
+	// what would be allocated for nearly every request lies here
+	tokens [1]int
+	call   backends.Call
+	slot   slot
+	reply  backends.Reply
+	body   body
+
+	race *race // alone, and may be hedged
 
 	// merged requests: rows are written by the calls that carry them, each its
 	// own range; the call that brings missing to zero builds the answer.
+	row     [1][]byte
 	rows    [][]byte
 	missing atomic.Int64
 	prompt  atomic.Int64 // prompt tokens so far
@@ -54,24 +67,34 @@ type message struct {
 }
 
 func newTicket(ctx context.Context, o Options, r *backends.Request) *ticket {
-	t := &ticket{ctx: ctx, req: r, inbox: make(chan message, 1)}
-	t.work = Work{
-		Class: min(r.Class, backends.Offline), Tenant: r.Tenant,
-		Arrival: r.Arrival, Deadline: r.Deadline, Load: t,
+	t := &ticket{ctx: ctx, req: r, ready: make(chan struct{}, 1)}
+	w := &t.work
+	w.Class, w.Tenant, w.Place, w.Output = min(r.Class, backends.Offline), r.Tenant, r.Place, r.MaxTokens
+	w.Arrival, w.Deadline, w.Load = r.Arrival, r.Deadline, t
+	t.call = backends.Call{Path: r.Path, ContentType: r.ContentType, Body: r.Body, Header: r.Header, Stream: r.Stream, ID: r.ID}
+	if t.call.Path == "" {
+		t.call.Path = r.Endpoint.Path()
 	}
-	if !o.Merge {
-		t.work.RowTokens = []int{r.Tokens}
+	if !o.Merge || !r.Endpoint.Merged() {
+		w.Alone, w.Unary = true, !r.Stream
+		t.tokens[0] = r.Tokens
+		w.RowTokens = t.tokens[:]
+		if o.Hedge && w.Unary && w.Class != backends.Offline {
+			t.race = newRace(ctx)
+		}
 		return t
 	}
-	t.work.Key = r.MergeKey
-	t.work.RowTokens = r.InputTokens
+	w.Key = r.MergeKey
+	w.RowTokens = r.InputTokens
 	if n := len(r.Inputs); len(r.InputTokens) != n { // not counted per row: spread the total
 		t.work.RowTokens = make([]int, n)
 		for i := range t.work.RowTokens {
 			t.work.RowTokens[i] = r.Tokens / n
 		}
 	}
-	t.rows = make([][]byte, len(r.Inputs))
+	if t.rows = t.row[:]; len(r.Inputs) != 1 {
+		t.rows = make([][]byte, len(r.Inputs))
+	}
 	t.missing.Store(int64(len(r.Inputs)))
 	return t
 }
@@ -79,8 +102,13 @@ func newTicket(ctx context.Context, o Options, r *backends.Request) *ticket {
 // end answers the caller unless it was answered before.
 func (t *ticket) end(reply *backends.Reply, err error) {
 	if !t.settled.Swap(true) {
-		t.inbox <- message{reply: reply, err: err}
+		t.send(message{reply: reply, err: err})
 	}
+}
+
+func (t *ticket) send(m message) {
+	t.message = m
+	t.ready <- struct{}{}
 }
 
 // tell hands e to the loop; false when the loop has ended.
@@ -105,7 +133,12 @@ func (b *Batcher) do(f func(now time.Time) []Action) {
 
 // loop owns the core. It ends when the core has drained, or when Close gave up.
 func (b *Batcher) loop() {
-	defer close(b.ended)
+	defer func() {
+		for _, w := range b.idle {
+			close(w.in)
+		}
+		close(b.ended)
+	}()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	giveUp := b.base.Done()
@@ -121,6 +154,7 @@ func (b *Batcher) loop() {
 			b.apply(b.core.Abandon(time.Now()))
 			return
 		}
+		b.wait.set(b.core.outlook())
 		if at := b.core.Wake(); at.IsZero() {
 			timer.Stop()
 		} else {
@@ -142,7 +176,11 @@ func (b *Batcher) handle(e event) []Action {
 	case evFirst:
 		return b.core.First(now, e.batch, e.first)
 	}
-	delete(b.calls, e.batch)
+	if w := b.calls[e.batch]; w != nil {
+		delete(b.calls, e.batch)
+		b.idle = append(b.idle, w)
+	}
+	delete(b.seconds, e.batch)
 	return b.core.Done(now, e.batch, e.result)
 }
 
@@ -159,15 +197,11 @@ func (b *Batcher) apply(actions []Action) {
 				t := a.Work.Load.(*ticket)
 				reply, err := failure(a.Err)
 				t.end(reply, err)
+			case Hedge:
+				b.hedge(a.Batch)
 			case Abort:
-				if stop := b.calls[a.Batch]; stop != nil {
-					stop()
-				} else if t := a.Batch.Segs[0].Work.Load.(*ticket); !b.opt.Merge {
-					select { // the caller left before it read the grant
-					case m := <-t.inbox:
-						unread = append(unread, m.batch)
-					default:
-					}
+				if m := b.abort(a.Batch); m != nil {
+					unread = append(unread, m)
 				}
 			}
 		}
@@ -180,16 +214,45 @@ func (b *Batcher) apply(actions []Action) {
 }
 
 func (b *Batcher) dispatch(batch *Batch) {
-	if !b.opt.Merge {
-		batch.Segs[0].Work.Load.(*ticket).inbox <- message{batch: batch}
+	if batch.Alone {
+		batch.Segs[0].Work.Load.(*ticket).send(message{batch: batch})
 		return
 	}
-	ctx, stop := context.WithCancel(b.base)
-	b.calls[batch] = stop
-	b.workers.Go(func() {
-		defer stop()
-		b.merged(ctx, batch)
-	})
+	var w *worker
+	if n := len(b.idle) - 1; n >= 0 {
+		w, b.idle = b.idle[n], b.idle[:n]
+	} else {
+		w = &worker{in: make(chan *Batch, 1)}
+		b.workers.Go(func() { b.work(w) })
+	}
+	if w.ctx == nil || w.ctx.Err() != nil {
+		w.ctx, w.stop = context.WithCancel(b.base)
+	}
+	b.calls[batch] = w
+	w.in <- batch
+}
+
+// abort cancels a call that nobody waits for. It returns the batch if its caller
+// left before it read the grant: nothing else will end it.
+func (b *Batcher) abort(batch *Batch) *Batch {
+	if w := b.calls[batch]; w != nil {
+		w.stop()
+		return nil
+	}
+	if stop := b.seconds[batch]; stop != nil {
+		stop(errLost)
+		return nil
+	}
+	t := batch.Segs[0].Work.Load.(*ticket)
+	if t.race != nil {
+		t.race.stop(errLost)
+	}
+	select {
+	case <-t.ready:
+		return t.message.batch
+	default:
+		return nil
+	}
 }
 
 // statusError is an engine's refusal on its way to the callers it concerns.
@@ -208,7 +271,7 @@ func failure(err error) (*backends.Reply, error) {
 	if !errors.As(err, &s) {
 		return nil, err
 	}
-	return &backends.Reply{Status: s.status, ContentType: s.contentType, Body: body(s.body)}, nil
+	return &backends.Reply{Status: s.status, ContentType: s.contentType, Body: io.NopCloser(bytes.NewReader(s.body))}, nil
 }
 
 // refusal reads an engine's error reply, at most 64 KiB of it, and closes it.

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/tidwall/gjson"
 
@@ -19,70 +21,140 @@ import (
 const maxReply = 256 << 20
 
 // body is an answer that lies in memory.
-func body(b []byte) io.ReadCloser { return io.NopCloser(bytes.NewReader(b)) }
+type body struct{ bytes.Reader }
+
+// Close implements io.Closer.
+func (*body) Close() error { return nil }
+
+// texts are buffers for engines' answers; one goes back when no row of it is
+// kept any more. What grew large is left to the collector.
+var texts = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+const maxPooled = 1 << 20
+
+// worker makes merged calls, one after another. Its context lives until a call
+// is cancelled; the loop owns ctx and stop while the worker is idle.
+type worker struct {
+	in   chan *Batch
+	ctx  context.Context
+	stop context.CancelFunc
+
+	// scratch
+	segs   []Seg
+	parts  []backends.Request
+	reqs   []*backends.Request
+	shares []int
+	limit  io.LimitedReader
+}
+
+// limited bounds an answer to a byte more than may be.
+func (w *worker) limited(r io.Reader) io.Reader {
+	w.limit = io.LimitedReader{R: r, N: maxReply + 1}
+	return &w.limit
+}
+
+// model is what the engine calls the model: the body's "model", aliasing it; a
+// request's bytes never change.
+func model(body []byte) string {
+	return gjson.Get(unsafe.String(unsafe.SliceData(body), len(body)), "model").Str
+}
+
+func (b *Batcher) work(w *worker) {
+	defer func() { w.stop() }()
+	for {
+		select {
+		case batch, ok := <-w.in:
+			if !ok || !b.tell(event{kind: evDone, batch: batch, result: b.merged(w, batch)}) {
+				return
+			}
+		case <-b.ended:
+			return
+		}
+	}
+}
 
 // merged makes one engine call for all of batch's rows and hands each caller its
 // own.
-func (b *Batcher) merged(ctx context.Context, batch *Batch) {
+func (b *Batcher) merged(w *worker, batch *Batch) Result {
 	start := time.Now()
 	// A caller may have left since the batch was formed; its rows stay home.
-	var segs []Seg
-	var reqs []*backends.Request
+	w.segs, w.parts, w.reqs = w.segs[:0], w.parts[:0], w.reqs[:0]
 	for _, s := range batch.Segs {
 		if t := s.Work.Load.(*ticket); t.ctx.Err() == nil {
 			part := *t.req
 			part.Inputs = t.req.Inputs[s.From:s.To]
-			segs, reqs = append(segs, s), append(reqs, &part)
+			w.segs, w.parts = append(w.segs, s), append(w.parts, part)
 		}
 	}
-	if len(segs) == 0 {
-		b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: Dropped, Err: backends.ErrClientGone}})
-		return
+	for i := range w.parts {
+		w.reqs = append(w.reqs, &w.parts[i])
 	}
-	rows, prompt, err := b.embed(ctx, batch, reqs)
-	took := time.Since(start)
-	r := Result{Took: took, Err: err, Outcome: outcome(ctx, err)}
+	defer func() { clear(w.segs); clear(w.parts); w.limit.R = nil }() // an idle worker holds nobody's request
+	if len(w.segs) == 0 {
+		return Result{Outcome: Dropped, Err: backends.ErrClientGone}
+	}
+	text := texts.Get().(*bytes.Buffer)
+	a, err := b.embed(w, batch, text)
+	a.took = time.Since(start)
+	r := Result{Took: a.took, Err: err, Outcome: outcome(w.ctx, err)}
 	b.broken(batch, r.Outcome, err)
 	if err == nil {
-		b.split(answer{batch, rows, prompt, took}, segs)
+		a.timing = timing(a.timing, a.took)
+		if b.split(w, a) && text.Cap() <= maxPooled {
+			text.Reset()
+			texts.Put(text)
+		}
 	}
-	b.tell(event{kind: evDone, batch: batch, result: r})
+	return r
 }
 
-// embed sends reqs as one call and returns the raw vector of each row and the
-// engine's count of prompt tokens, -1 when it gave none.
-func (b *Batcher) embed(ctx context.Context, batch *Batch, reqs []*backends.Request) ([][]byte, int, error) {
-	n := 0
-	for _, r := range reqs {
+// embed sends w's requests as one call and returns the raw vector of each row,
+// in text, and the engine's count of prompt tokens, -1 when it gave none.
+func (b *Batcher) embed(w *worker, batch *Batch, text *bytes.Buffer) (a answer, err error) {
+	n, size := 0, len(w.reqs[0].Body)
+	for _, r := range w.reqs {
 		n += len(r.Inputs)
+		for _, row := range r.Inputs {
+			size += len(row) + 1
+		}
 	}
-	call := &backends.Call{
-		Path: reqs[0].Endpoint.Path(), ID: reqs[0].ID,
-		Body: openai.AppendMergedEmbeddings(nil, gjson.GetBytes(reqs[0].Body, "model").Str, reqs),
+	var call *backends.Call
+	if s, t := w.segs[0], w.segs[0].Work.Load.(*ticket); s.To-s.From == len(t.req.Inputs) {
+		call = &t.call // whole, so in no other call
+	} else {
+		call = &backends.Call{}
 	}
-	reply, err := batch.Replica.Backend.Do(ctx, call)
+	*call = backends.Call{
+		Path: w.reqs[0].Path, ID: w.reqs[0].ID,
+		Body: openai.AppendMergedEmbeddings(make([]byte, 0, size+64), model(w.reqs[0].Body), w.reqs),
+	}
+	if call.Path == "" {
+		call.Path = w.reqs[0].Endpoint.Path()
+	}
+	reply, err := batch.Replica.Backend.Do(w.ctx, call)
 	if err != nil {
-		return nil, 0, fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
+		return a, fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
 	}
 	if reply.Status != 200 {
-		return nil, 0, refusal(reply)
+		return a, refusal(reply)
 	}
-	text, err := io.ReadAll(io.LimitReader(reply.Body, maxReply+1))
+	_, err = text.ReadFrom(w.limited(reply.Body))
 	reply.Body.Close()
-	if err == nil && len(text) > maxReply {
+	if err == nil && text.Len() > maxReply {
 		err = fmt.Errorf("more than %d bytes", maxReply)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("replica %s: read answer: %w: %w", batch.Replica.ID, backends.ErrBadReply, err)
+		return a, fmt.Errorf("replica %s: read answer: %w: %w", batch.Replica.ID, backends.ErrBadReply, err)
 	}
-	rows, prompt, err := openai.SplitEmbeddings(text, n)
-	if err == nil && len(rows) != n {
-		err = fmt.Errorf("%w: %d vectors for %d rows", backends.ErrBadReply, len(rows), n)
+	a = answer{batch: batch, timing: reply.Timing}
+	a.rows, a.prompt, err = openai.SplitEmbeddings(text.Bytes(), n)
+	if err == nil && len(a.rows) != n {
+		err = fmt.Errorf("%w: %d vectors for %d rows", backends.ErrBadReply, len(a.rows), n)
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
+		return a, fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
 	}
-	return rows, prompt, nil
+	return a, nil
 }
 
 // answer is an engine's answer to a merged call.
@@ -91,48 +163,57 @@ type answer struct {
 	rows   [][]byte
 	prompt int // tokens; -1 = not said
 	took   time.Duration
+	timing backends.Timing
 }
 
-// split gives every segment its rows, and answers the callers that have all.
-func (b *Batcher) split(a answer, segs []Seg) {
+// split gives every segment its rows, and answers the callers that have all. It
+// reports whether that was everybody, so that nothing of the text is kept.
+func (b *Batcher) split(w *worker, a answer) (all bool) {
+	all = true
 	batch, rows := a.batch, a.rows
-	counts := apportion(a.prompt, segs)
-	for i, s := range segs {
+	w.shares = apportion(w.shares[:0], a.prompt, w.segs)
+	counts := w.shares
+	for i, s := range w.segs {
 		t := s.Work.Load.(*ticket)
 		n := s.To - s.From
 		copy(t.rows[s.From:s.To], rows[:n])
 		rows = rows[n:]
 		tokens := t.prompt.Add(int64(counts[i]))
 		if t.missing.Add(int64(-n)) > 0 {
+			all = false
 			continue
 		}
-		text, err := openai.AppendEmbeddings(nil, t.rows, openai.EmbeddingsReply{Model: b.opt.Model, PromptTokens: int(tokens), Base64: t.req.Base64})
+		size := 256 + len(b.opt.Model)
+		for _, row := range t.rows {
+			size += len(row)*3/2 + 64
+		}
+		text, err := openai.AppendEmbeddings(make([]byte, 0, size), t.rows, openai.EmbeddingsReply{Model: b.opt.Model, PromptTokens: int(tokens), Base64: t.req.Base64})
 		if err != nil {
 			t.end(nil, fmt.Errorf("replica %s: %w", batch.Replica.ID, err))
 			continue
 		}
-		t.end(&backends.Reply{
-			Status: 200, ContentType: "application/json", Body: body(text),
-			Timing: backends.Timing{
-				Queue: batch.At.Sub(s.Work.Arrival), Batch: min(batch.Held, batch.At.Sub(s.Work.Arrival)), Engine: a.took,
-				Replica: batch.Replica.ID, BatchRows: batch.Rows, PromptTokens: int(tokens),
-			},
-		}, nil)
+		t.body.Reset(text)
+		timing := a.timing
+		timing.Queue = batch.At.Sub(s.Work.Arrival)
+		timing.Batch = min(batch.Held, timing.Queue)
+		timing.Replica, timing.BatchRows, timing.PromptTokens = batch.Replica.ID, batch.Rows, int(tokens)
+		t.reply = backends.Reply{Status: 200, ContentType: "application/json", Body: &t.body, Timing: timing}
+		t.end(&t.reply, nil)
 	}
+	return all
 }
 
 // apportion divides the engine's token count over the segments in proportion to
 // our own counts, so that the shares sum to it; without a count (-1) our own
 // stand.
-func apportion(total int, segs []Seg) []int {
-	shares := make([]int, len(segs))
+func apportion(shares []int, total int, segs []Seg) []int {
 	sum := 0
 	for _, s := range segs {
 		sum += s.Tokens
 	}
 	before, given := 0, 0
 	for i, s := range segs {
-		shares[i] = s.Tokens
+		shares = append(shares, s.Tokens)
 		if total >= 0 {
 			before += s.Tokens
 			shares[i] = int(int64(total)*int64(before)/int64(sum)) - given
@@ -152,10 +233,11 @@ func (b *Batcher) broken(batch *Batch, how Outcome, err error) {
 
 // outcome sorts a call's end into what the core distinguishes.
 func outcome(ctx context.Context, err error) Outcome {
+	if err == nil {
+		return Answered
+	}
 	var s *statusError
 	switch {
-	case err == nil:
-		return Answered
 	case ctx.Err() != nil:
 		return Dropped
 	case errors.As(err, &s):
@@ -166,6 +248,9 @@ func outcome(ctx context.Context, err error) Outcome {
 			return Broken
 		}
 		return Refused
+	}
+	if errors.Is(err, backends.ErrUnavailable) {
+		return Declined
 	}
 	return Broken
 }

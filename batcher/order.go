@@ -22,12 +22,12 @@ const (
 	maxAccounts = 4096
 )
 
-// order holds the queued work: a lane per merge key, in it a band per class, in
+// order holds the queued work: a lane per merge key and adapter, in it a band per class, in
 // that a queue per tenant, ordered by due time. The next work of a band is the
 // earliest due of the tenant that was served least (virtual token counter, VTC,
 // OSDI'24).
 type order struct {
-	lanes    map[string]*lane
+	lanes    map[laneKey]*lane
 	classes  [backends.Classes]classState
 	expiries expiryHeap
 }
@@ -48,9 +48,18 @@ type account struct {
 	queued int
 }
 
+// laneKey is what work must have in common to share a call, or to wait for the
+// same replicas.
+type laneKey struct {
+	key, adapter string
+	alone        bool
+}
+
 type lane struct {
+	laneKey
 	bands [backends.Classes]band
 	works int
+	stuck [2]bool // serving and offline work for which no replica is free, while slots are given out
 }
 
 type band struct {
@@ -67,7 +76,7 @@ type tenantQueue struct {
 }
 
 func newOrder() *order {
-	o := &order{lanes: map[string]*lane{}}
+	o := &order{lanes: map[laneKey]*lane{}}
 	for c := range o.classes {
 		o.classes[c].accounts = map[string]*account{}
 	}
@@ -76,11 +85,12 @@ func newOrder() *order {
 
 // add queues w, whose todo is not empty.
 func (o *order) add(w *Work) {
-	l := o.lanes[w.Key]
+	key := laneKey{w.Key, w.Place.Adapter, w.Alone}
+	l := o.lanes[key]
 	if l == nil {
 		o.prune()
-		l = &lane{}
-		o.lanes[w.Key] = l
+		l = &lane{laneKey: key}
+		o.lanes[key] = l
 	}
 	q := o.tenant(l, w.Class, w.Tenant)
 	if q.account.queued == 0 { // back from idle: no credit for the time away
@@ -241,13 +251,13 @@ func hide(w *Work) { heap.Remove(&w.queue.works, w.duePos) }
 
 func show(w *Work) { heap.Push(&w.queue.works, w) }
 
-// lane returns the lane to serve next among the classes from..to, nil when none
-// has work: the highest class first, then the least served tenant, then the
+// lane returns the lane that r serves next among the classes from..to, nil when none
+// has work for it: the highest class first, then the least served tenant, then the
 // earliest due. Standard work past its due time counts as interactive (ageing).
-func (o *order) lane(now time.Time, from, to backends.Class) (best *lane) {
+func (o *order) lane(now time.Time, r *replica, from, to backends.Class) (best *lane) {
 	var lead *Work
 	for _, l := range o.lanes {
-		for c := from; c <= to && l.works > 0; c++ {
+		for c := from; c <= to && l.works > 0 && r.has(l.adapter); c++ {
 			if w := l.bands[c].next(); w != nil && (lead == nil || ahead(now, w, lead)) {
 				best, lead = l, w
 			}
@@ -264,15 +274,41 @@ func ahead(now time.Time, a, b *Work) bool {
 	if a.Class == b.Class && a.queue.account.served != b.queue.account.served {
 		return a.queue.account.served < b.queue.account.served
 	}
-	return a.due.Before(b.due)
+	if !a.due.Equal(b.due) {
+		return a.due.Before(b.due)
+	}
+	return a.seq < b.seq
+}
+
+// first is the work that gets the next slot among the lanes that are not stuck,
+// nil when there is none.
+func (o *order) first(now time.Time) (best *Work) {
+	bestOwed := false
+	for _, l := range o.lanes {
+		from, to := backends.Interactive, backends.Offline
+		if l.stuck[0] {
+			from = backends.Offline
+		}
+		if l.stuck[1] {
+			to = backends.Standard
+		}
+		if l.works == 0 || from > to {
+			continue
+		}
+		w, owed := o.next(now, l, from, to)
+		if w != nil && (best == nil || owed && !bestOwed || owed == bestOwed && ahead(now, w, best)) {
+			best, bestOwed = w, owed
+		}
+	}
+	return best
 }
 
 // next is the work that a call on l takes next among the classes from..to: one
 // that the floor share owes its first row, else as in lane.
-func (o *order) next(now time.Time, l *lane, from, to backends.Class) (best *Work) {
+func (o *order) next(now time.Time, l *lane, from, to backends.Class) (best *Work, owed bool) {
 	for c := to; c > from; c-- {
 		if w := l.bands[c].next(); w != nil && o.classes[c].owed >= float64(max(w.RowTokens[w.todo[0].from], 1)) {
-			return w
+			return w, true
 		}
 	}
 	for c := from; c <= to; c++ {
@@ -280,7 +316,7 @@ func (o *order) next(now time.Time, l *lane, from, to backends.Class) (best *Wor
 			best = w
 		}
 	}
-	return best
+	return best, false
 }
 
 // dueHeap orders a tenant's work by due time.

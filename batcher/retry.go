@@ -24,18 +24,24 @@ func (c *Core) again(now time.Time, b *Batch, s Seg) bool {
 			return false
 		}
 	} else if s.tries >= maxTries || !slices.ContainsFunc(c.replicas, func(r *replica) bool {
-		return r.ID != b.Replica.ID && !r.Offline
+		return r.ID != b.Replica.ID && !r.Offline && r.has(w.Place.Adapter)
 	}) {
 		return false
 	}
-	w.avoid, w.avoidUntil = b.Replica.ID, now.Add(time.Duration(s.tries+1)*avoidFor)
+	w.avoid = avoided{b.Replica.ID, now.Add(time.Duration(s.tries+1) * avoidFor)}
+	c.requeue(s, s.tries+1)
+	c.calls.Retried++
+	return true
+}
+
+// requeue makes a segment wait once more.
+func (c *Core) requeue(s Seg, tries int) {
+	w := s.Work
 	if w.lane != nil {
 		c.order.remove(w)
 	}
-	w.todo = append(w.todo, span{s.From, s.To, s.tries + 1})
+	w.todo = append(w.todo, span{s.From, s.To, tries})
 	c.order.add(w)
-	c.calls.Retried++
-	return true
 }
 
 // bisect sends a refused call again in two halves, so that the member that the
@@ -45,7 +51,7 @@ func (c *Core) bisect(b *Batch) {
 	second := ws[len(ws)/2:]
 	var halves [2]*Batch
 	for i := range halves {
-		halves[i] = &Batch{Key: b.Key}
+		halves[i] = &Batch{Key: b.Key, Adapter: b.Adapter}
 	}
 	for _, s := range b.Segs {
 		if s.Work.closed {

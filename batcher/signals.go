@@ -60,6 +60,8 @@ type Counters struct {
 type CallSignals struct {
 	Calls        uint64
 	Retried      uint64 // segments sent again after their call broke
+	Affine       uint64 // calls that went where their session or prefix was known
+	Hedged       uint64 // calls of which a second was sent; not counted in Calls
 	Reasons      [Reasons]uint64
 	Rows, Tokens float64 // mean of a recent call
 }

@@ -11,8 +11,12 @@ import (
 type Work struct {
 	Class     backends.Class
 	Tenant    string
-	Key       string // work of different keys never shares a call; "" for generation
-	RowTokens []int  // tokens of each row; one entry for generation
+	Key       string // work of different keys never shares a call
+	Alone     bool   // a call of its own: whatever is not merged
+	Unary     bool   // Alone, and no stream: may be hedged
+	Place     backends.Placement
+	RowTokens []int // tokens of each row; one entry for what is Alone
+	Output    int   // upper bound of the tokens it generates; 0 = not given
 	Arrival   time.Time
 	Deadline  time.Time // the request's own; zero = none
 	Load      any       // the caller's; the core never looks inside
@@ -20,14 +24,25 @@ type Work struct {
 	due, expiry time.Time
 	todo        []span // rows waiting for a call
 	first       [1]span
-	running     int    // segments at engines
-	avoid       string // replica that failed it, until avoidUntil
-	avoidUntil  time.Time
-	closed      bool // answered, failed or cancelled
+	running     int // segments at engines
+	avoid       avoided
+	closed      bool  // answered, failed or cancelled
+	own         Batch // the first call that it leads, so that most calls need no memory of their own
+	seat
+}
 
+// seat is where a work waits.
+type seat struct {
 	lane              *lane // nil = not queued
 	queue             *tenantQueue
 	duePos, expiryPos int
+	seq               uint64 // order of arrival, which decides between equals
+}
+
+// avoided is the replica that failed a work, and for how long it is kept off it.
+type avoided struct {
+	id    string
+	until time.Time
 }
 
 // span is a range of rows and how often it has been sent in vain.
@@ -67,10 +82,12 @@ type Seg struct {
 	tries int
 }
 
-// Batch is one engine call: several segments of one key, or one generation.
+// Batch is one engine call: several segments of one key, or one work that is Alone.
 type Batch struct {
 	Replica     Replica
 	Key         string
+	Adapter     string
+	Alone       bool
 	Segs        []Seg
 	Rows        int
 	Tokens      int
@@ -82,7 +99,21 @@ type Batch struct {
 	replica *replica
 	shared  bool          // its offline rows count against the offline limit
 	load    int           // tokens it keeps its replica busy with
-	first   time.Duration // generation: dispatch to first byte
+	first   time.Duration // alone: dispatch to first byte
+	one     [1]Seg        // what Segs starts on
+	twin    *Batch        // the other call of a hedged pair, while both fly
+	lost    bool          // its twin answered first
+	watched bool          // its time counts for hedging
+}
+
+// lead returns an empty call that w is the first member of.
+func lead(w *Work) *Batch {
+	b := &w.own
+	if b.replica != nil || len(b.Segs) > 0 { // used: w is tried again, or has more rows
+		b = &Batch{}
+	}
+	b.Key, b.Adapter, b.Alone = w.Key, w.Place.Adapter, w.Alone
+	return b
 }
 
 // works lists the open members of segs, each once, in order.
@@ -98,6 +129,9 @@ func works(segs []Seg) (ws []*Work) {
 func (b *Batch) add(s Seg) {
 	if n := len(b.Segs) - 1; n >= 0 && b.Segs[n].Work == s.Work && b.Segs[n].To == s.From && b.Segs[n].tries == s.tries {
 		b.Segs[n].To, b.Segs[n].Tokens = s.To, b.Segs[n].Tokens+s.Tokens
+	} else if b.Segs == nil {
+		b.one[0] = s
+		b.Segs = b.one[:]
 	} else {
 		b.Segs = append(b.Segs, s)
 	}

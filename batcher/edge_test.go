@@ -1,0 +1,341 @@
+package batcher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"aloft/backends"
+)
+
+// record is a Backend that keeps its calls and answers after took.
+type record struct {
+	took  time.Duration
+	mu    sync.Mutex
+	calls []backends.Call
+}
+
+func (r *record) Do(ctx context.Context, call *backends.Call) (*backends.Reply, error) {
+	r.mu.Lock()
+	r.calls = append(r.calls, *call)
+	r.mu.Unlock()
+	select {
+	case <-time.After(r.took):
+		a := reply(200, "{}")
+		a.Timing = backends.Timing{Network: time.Millisecond, Engine: 7 * time.Millisecond, Replica: "liar", Queue: time.Hour}
+		return a, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// What is not merged goes raw, alone and beside merged calls; what the adapter
+// measured stays.
+func TestUnmergedInAMergingModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &record{took: 10 * time.Millisecond}
+		b := start(t, Options{Model: "m", Merge: true}, rep("a", e))
+		defer stop(t, b)
+		var wg sync.WaitGroup
+		for _, r := range []*backends.Request{
+			{ID: "1", Endpoint: backends.Tokenize, Body: []byte("raw tokenize"), Tokens: 5, Header: backends.Header{{Name: "Traceparent", Value: "x"}}},
+			{ID: "2", Endpoint: backends.Rerank, Path: "/v2/rerank", Body: []byte("raw rerank"), ContentType: "application/x", Tokens: 7},
+		} {
+			wg.Go(func() {
+				got, err := b.Submit(t.Context(), r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got.Body.Close()
+				if tm := got.Timing; tm.Network != time.Millisecond || tm.Engine != 7*time.Millisecond || tm.Replica != "a" ||
+					tm.BatchRows != 1 || tm.PromptTokens != r.Tokens || tm.Queue > 10*time.Millisecond || tm.Hedged {
+					t.Errorf("timing %+v", tm)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		want := []backends.Call{
+			{Path: "/tokenize", Body: []byte("raw tokenize"), ID: "1", Header: backends.Header{{Name: "Traceparent", Value: "x"}}},
+			{Path: "/v2/rerank", Body: []byte("raw rerank"), ID: "2", ContentType: "application/x"},
+		}
+		if fmt.Sprint(e.calls) != fmt.Sprint(want) {
+			t.Errorf("calls %+v, want %+v", e.calls, want)
+		}
+		if s := b.Signals(time.Now()); s.BusySlots != 0 || s.Class[0].Done != 2 || s.Fits[0].Samples != 0 {
+			t.Errorf("%+v, want both done, nothing learnt about merged calls", s)
+		}
+	})
+}
+
+func TestMergedTimingKeepsTheAdapters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{alpha: 10 * time.Millisecond}
+		e.fault = func(int, []string) (*backends.Reply, error) {
+			r := reply(200, `{"data":[{"index":0,"embedding":[1,2]}],"usage":{"prompt_tokens":1}}`)
+			r.Timing = backends.Timing{Network: 2 * time.Millisecond}
+			return r, nil
+		}
+		b := start(t, Options{Model: "m", Merge: true}, rep("a", e))
+		defer stop(t, b)
+		got, err := b.Submit(t.Context(), embedding("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := backends.Timing{Network: 2 * time.Millisecond, Engine: 8 * time.Millisecond, Replica: "a", BatchRows: 1, PromptTokens: 1}
+		if got.Timing != want {
+			t.Errorf("timing %+v, want %+v", got.Timing, want)
+		}
+	})
+}
+
+// TestSimultaneous is F14: choice and reservation are one step.
+func TestSimultaneous(t *testing.T) {
+	for _, o := range []Options{{Model: "m", MaxQueue: 100}, {Model: "m", Merge: true, MaxQueue: 100}} {
+		synctest.Test(t, func(t *testing.T) {
+			var rs []Replica
+			var engines []*record
+			for i := range 4 {
+				engines = append(engines, &record{took: time.Second})
+				rs = append(rs, Replica{ID: fmt.Sprint("r", i), Slots: 8, Shape: "s", Index: i, Backend: engines[i]})
+			}
+			b := start(t, o, rs...)
+			defer stop(t, b)
+			var wg sync.WaitGroup
+			var full, done atomic.Int64
+			for range 200 {
+				wg.Go(func() {
+					got, err := b.Submit(t.Context(), &backends.Request{ID: "g", Endpoint: backends.Tokenize, Body: []byte(`{}`), Tokens: 10})
+					var retry *backends.RetryError
+					switch {
+					case err == nil:
+						done.Add(1)
+						got.Body.Close()
+					case errors.As(err, &retry) && retry.Reason == "queue_full" && errors.Is(err, backends.ErrOverloaded) && retry.After >= time.Second:
+						full.Add(1)
+					default:
+						t.Error(err)
+					}
+				})
+			}
+			synctest.Wait()
+			for i, e := range engines {
+				if len(e.calls) != 8 {
+					t.Errorf("merge %v: replica %d got %d calls, want 8", o.Merge, i, len(e.calls))
+				}
+			}
+			if q := b.Signals(time.Now()).Class[0].Queue; q != 100 || full.Load() != 200-32-100 {
+				t.Errorf("merge %v: %d wait and %d were refused, want 100 and 68", o.Merge, q, full.Load())
+			}
+			wg.Wait()
+			if done.Load() != 132 {
+				t.Errorf("%d answered, want 132", done.Load())
+			}
+		})
+	}
+}
+
+// alone is a generation as the core sees it.
+func alone(at time.Time, tokens int, p backends.Placement) *Work {
+	return &Work{Alone: true, RowTokens: []int{tokens}, Arrival: at, Place: p}
+}
+
+func TestAdapters(t *testing.T) {
+	lora := backends.Placement{Adapter: "lora"}
+	c := NewCore(Options{Model: "m", MaxQueue: 100, QueueTimeout: time.Second})
+	c.SetReplicas(t0, []Replica{{ID: "a", Slots: 2, Index: 0}, {ID: "b", Slots: 1, Index: 1, Adapters: []string{"x", "lora"}}})
+	for n, step := range []struct {
+		place backends.Placement
+		want  string
+	}{
+		{lora, "b:1/5 idle"},
+		{lora, ""},
+		{backends.Placement{Adapter: "unknown"}, ""},
+		{backends.Placement{}, "a:1/5 idle"}, // whoever waits for an adapter holds up nobody else
+	} {
+		if got := script(c.Arrive(t0, alone(t0, 5, step.place))); got != step.want {
+			t.Errorf("step %d: %q, want %q", n, got, step.want)
+		}
+	}
+	for range 40 { // more than a walk past misfits would reach
+		c.Arrive(t0, alone(t0, 5, lora))
+	}
+	if got := script(c.Arrive(t0, alone(t0, 6, backends.Placement{}))); got != "a:1/6 idle" {
+		t.Errorf("behind 41 that wait for an adapter: %q", got)
+	}
+	acts := c.Tick(t0.Add(time.Second))
+	no := 0
+	for _, a := range acts {
+		if errors.Is(a.Err, backends.ErrUnavailable) {
+			no++
+		} else if !errors.Is(a.Err, backends.ErrOverloaded) {
+			t.Errorf("%v", a.Err)
+		}
+	}
+	if len(acts) != 42 || no != 1 {
+		t.Errorf("%d failed, %d for want of a replica, want 42 and the unknown adapter's", len(acts), no)
+	}
+}
+
+// Rows of different adapters share no call, and go where their adapter is.
+func TestAdaptersAreNotMerged(t *testing.T) {
+	c := NewCore(Options{Model: "m", Merge: true})
+	for n := range 6 {
+		w := work(0, "", t0.Add(time.Duration(n)), 1)
+		if n%2 == 1 {
+			w.Place.Adapter = "lora"
+		}
+		c.Arrive(t0, w)
+	}
+	rs := shared("a", "b")
+	rs[1].Adapters = []string{"lora"}
+	acts := c.SetReplicas(t0, rs)
+	if got := script(acts); got != "a:3/3 idle, b:3/3 idle" {
+		t.Fatalf("%q, want a call for each", got)
+	}
+	for _, a := range acts {
+		for _, s := range a.Batch.Segs {
+			if s.Work.Place.Adapter != a.Batch.Adapter {
+				t.Errorf("a row of %q in a call of %q", s.Work.Place.Adapter, a.Batch.Adapter)
+			}
+		}
+	}
+}
+
+// A replica that drains takes no calls; what it declined waits for another, and
+// still has its retry.
+func TestDeclined(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := scripted(func(context.Context) (*backends.Reply, error) { return nil, backends.ErrUnavailable })
+		broken := scripted(func(context.Context) (*backends.Reply, error) { return nil, backends.ErrConnect })
+		fine := &record{}
+		req := &backends.Request{ID: "g", Endpoint: backends.Chat, Body: []byte(`{}`)}
+		for _, tc := range []struct {
+			name  string
+			first []Replica
+			then  []Replica
+			want  string
+			after time.Duration
+		}{
+			{"another comes", []Replica{rep("a", down)}, []Replica{rep("b", fine)}, "<nil>", 50 * time.Millisecond},
+			{"another, broken, and one more", []Replica{rep("a", down)}, []Replica{rep("b", broken), rep("c", fine)}, "<nil>", 50 * time.Millisecond},
+			{"none comes", []Replica{rep("a", down)}, nil, "no_replica", time.Second},
+			{"it stays shut", []Replica{rep("a", down), rep("b", down)}, []Replica{rep("a", down), rep("b", down)}, "queue_timeout", time.Second},
+		} {
+			for _, merge := range []bool{false, true} {
+				b := start(t, Options{Model: "m", Merge: merge, QueueTimeout: time.Second}, tc.first...)
+				begin := time.Now()
+				time.AfterFunc(50*time.Millisecond, func() { b.SetReplicas(tc.then) })
+				got, err := b.Submit(t.Context(), req)
+				end := fmt.Sprint(err)
+				var retry *backends.RetryError
+				if errors.As(err, &retry) {
+					end = retry.Reason
+				}
+				if end != tc.want || time.Since(begin) != tc.after {
+					t.Errorf("%s: %s after %v, want %s after %v", tc.name, end, time.Since(begin), tc.want, tc.after)
+				}
+				if err == nil {
+					got.Body.Close()
+				}
+				stop(t, b)
+			}
+		}
+	})
+}
+
+func TestWait(t *testing.T) {
+	o := Options{Model: "m", PriorAlpha: 0.1, PriorBeta: 0.001}
+	c := NewCore(o)
+	var w wait
+	b := &Batcher{}
+	at := func(c *Core) time.Duration { w.set(c.outlook()); b.wait.set(c.outlook()); return b.Wait(100) }
+	if got := at(c); got != -1 {
+		t.Errorf("without a replica: %v, want -1", got)
+	}
+	c.SetReplicas(t0, shared("a", "b"))
+	if got := at(c); got != 200*time.Millisecond {
+		t.Errorf("idle: %v, want alpha and 100 betas", got)
+	}
+	one := c.Arrive(t0, alone(t0, 10, backends.Placement{}))[0].Batch
+	c.Done(t0.Add(4*time.Second), one, Result{Took: 4 * time.Second})
+	for range 5 { // two run, three wait; a slot comes free every 2 s
+		c.Arrive(t0, alone(t0, 10, backends.Placement{}))
+	}
+	if got := at(c); got != 8*time.Second+200*time.Millisecond {
+		t.Errorf("three wait: %v, want four slots' waits of 2 s and 200 ms", got)
+	}
+	o.Merge, o.MaxBatchTokens = true, 100 // 200 ms a whole call: 500 tokens a second
+	c = NewCore(o)
+	c.SetReplicas(t0, shared("a"))
+	c.Arrive(t0, work(0, "", t0, 100))
+	c.Arrive(t0, work(0, "", t0, 100))
+	if got := at(c); got != 500*time.Millisecond {
+		t.Errorf("merged: %v, want 50 + 100 tokens at 500 a second and 200 ms", got)
+	}
+}
+
+// prebuilt answers with one Reply again and again.
+type prebuilt struct {
+	reply backends.Reply
+	body  []byte
+	text  body
+}
+
+func (p *prebuilt) Do(context.Context, *backends.Call) (*backends.Reply, error) {
+	p.text.Reset(p.body)
+	p.reply = backends.Reply{Status: 200, ContentType: "application/json", Body: &p.text}
+	return &p.reply, nil
+}
+
+// The gateway may allocate 12 times a request, batcher included.
+func TestAllocations(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		o    Options
+		req  *backends.Request
+		body string
+	}{
+		{"chat", Options{Model: "m"}, &backends.Request{ID: "g", Endpoint: backends.Chat, Body: []byte(`{}`), Tokens: 10}, `{}`},
+		{"embedding", Options{Model: "m", Merge: true}, embedding("text"), `{"data":[{"index":0,"embedding":[1.5,2.5]}],"usage":{"prompt_tokens":4}}`},
+	} {
+		b, err := New(tc.o, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.SetReplicas([]Replica{{ID: "a", Slots: 8, Shape: "s", Backend: &prebuilt{body: []byte(tc.body)}}})
+		var buf bytes.Buffer
+		once := func() {
+			got, err := b.Submit(t.Context(), tc.req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			buf.Reset()
+			if _, err := buf.ReadFrom(got.Body); err != nil || got.Status != 200 {
+				t.Fatal(got.Status, err)
+			}
+			got.Body.Close()
+		}
+		for range 2 * windowSize { // the sample windows are full then
+			once()
+		}
+		if n := testing.AllocsPerRun(1000, once); n > 5 {
+			t.Errorf("%s: %v allocations a request, want at most 5", tc.name, n)
+		} else {
+			t.Logf("%s: %v allocations", tc.name, n)
+		}
+		stop(t, b)
+	}
+}
+
+var _ = []any{rand.Int, slices.Max[[]int], io.EOF}

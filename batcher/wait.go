@@ -1,0 +1,72 @@
+package batcher
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"aloft/backends"
+)
+
+// outlook is what a new standard request has to expect, in seconds: wait + first
+// + token for each of its prompt tokens until the first byte. wait < 0: there is
+// no replica.
+type outlook struct{ wait, token float64 }
+
+// outlook predicts from the fits, the slots and what waits. A free replica means
+// no wait; else what waits and half of what runs must be served first.
+func (c *Core) outlook() outlook {
+	var running, slots, rate, alpha, token float64
+	free := false
+	for _, r := range c.replicas {
+		if r.Offline {
+			continue
+		}
+		f := c.fit(r)
+		if slots == 0 || f.alpha < alpha {
+			alpha, token = f.alpha, f.beta
+		}
+		free = free || r.busy < r.Slots
+		slots += float64(r.Slots)
+		running += float64(r.tokens)
+		if c.opt.Merge {
+			size := c.limit(r)
+			rate += float64(size) / f.Seconds(size)
+		}
+	}
+	var works, tokens float64
+	for i := range c.order.classes[:backends.Offline] {
+		works += float64(c.order.classes[i].queue)
+		tokens += float64(c.order.classes[i].tokens)
+	}
+	switch {
+	case slots == 0:
+		return outlook{wait: -1}
+	case free && works == 0:
+		return outlook{alpha, token}
+	case c.opt.Merge:
+		return outlook{alpha + (tokens+running/2)/rate, token}
+	}
+	return outlook{alpha + (works+1)*c.slotSeconds.mean/slots, token}
+}
+
+// wait is the loop's last outlook, for everybody. The two halves may be of two
+// moments: it is a prediction.
+type wait struct{ wait, token atomic.Uint64 }
+
+func (w *wait) set(o outlook) {
+	w.wait.Store(math.Float64bits(o.wait))
+	w.token.Store(math.Float64bits(o.token))
+}
+
+// Wait predicts how long a new standard request of so many prompt tokens waits
+// for its first byte (merged: its answer); -1 = there is no replica. It costs two
+// loads from memory and does not pass through the loop.
+func (b *Batcher) Wait(tokens int) time.Duration {
+	s := math.Float64frombits(b.wait.wait.Load())
+	if s < 0 {
+		return -1
+	}
+	s += math.Float64frombits(b.wait.token.Load()) * float64(tokens)
+	return time.Duration(min(s, time.Hour.Seconds()) * float64(time.Second)).Round(time.Microsecond)
+}
