@@ -9,19 +9,36 @@ import (
 	"aloft/jobs"
 )
 
+// errRowKey refuses the rows of a key that may not be used any more.
+var errRowKey = &openai.Error{Status: 401, Type: "invalid_request_error", Code: "invalid_api_key",
+	Message: "the key that made this batch has expired or was revoked"}
+
 // Call implements jobs.Caller: a row goes the way of a client's request after
 // authentication (scan, queue, whole answer, observer), at class offline. Faults
 // are results with the status and body that a client would have got, except
 // those that wait for capacity, which are a *backends.RetryError, and the end of
 // ctx, which is its cause.
 func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
-	who := caller{id: row.ID, tenant: row.Tenant, class: backends.Offline, arrival: time.Now()}
+	who := caller{id: row.ID, tenant: row.Tenant, class: backends.Offline, row: true, arrival: time.Now()}
 	if who.id == "" {
 		who.id = newID()
 	}
-	a, err := s.prepare(row.Endpoint, who, row.Body)
+	var a *ask
+	var err error
+	if s.deps.Keys != nil && row.Key != "" { // a batch from before there were keys has none
+		ok := false
+		if who.grant, ok = s.deps.Keys.ByID(row.Key); !ok {
+			err = errRowKey
+		}
+	}
+	if err == nil {
+		a, err = s.prepare(row.Endpoint, who, row.Body)
+	}
 	if err == nil && a.req.Stream {
 		err = invalid("stream", openai.CodeValue, "a batch row cannot be streamed")
+	}
+	if err == nil {
+		err = a.reserve()
 	}
 	if err != nil {
 		s.refuse(row.Endpoint, who, err)

@@ -28,11 +28,15 @@ const (
 	reasonClientGone   = "client_gone"
 	reasonBadRequest   = "bad_request"
 	reasonInternal     = "internal"
+	reasonRateLimit    = "rate_limit"  // of the key, per minute or in parallel
+	reasonBudget       = "budget"      // the key's tokens of this month
+	reasonNotAllowed   = "not_allowed" // the key may not do this
 )
 
 var reasons = []string{
 	reasonQueueFull, reasonQueueTimeout, reasonNoReplica, reasonLoading, reasonDraining, reasonConnect,
 	reasonSilent, reasonBadReply, reasonEngine, reasonTooSlow, reasonClientGone, reasonBadRequest, reasonInternal,
+	reasonRateLimit, reasonBudget, reasonNotAllowed,
 }
 
 // statusClientGone is nginx's status for a client that left before the answer.
@@ -67,6 +71,7 @@ type fault struct {
 	after  time.Duration // when to try again; 429 and 503 always say it
 	final  bool          // a retry cannot help, or would burn the same GPU time again
 	raw    []byte        // an engine's own error body, sent instead of Error
+	quota  *Quota        // where the key stands, of a limit's fault
 }
 
 // table is the one place where an error becomes a status (OpenAI's API
@@ -109,6 +114,10 @@ func faultOf(err error) fault {
 	if errors.As(err, &bad) {
 		return fault{Error: *openai.Invalid(bad.Param, openai.CodeValue, "%s", bad.Error()), reason: reasonBadRequest}
 	}
+	var limit *LimitError
+	if errors.As(err, &limit) {
+		return limitFault(limit)
+	}
 	var engine engineError
 	if errors.As(err, &engine) {
 		return engine.f
@@ -136,8 +145,25 @@ func faultOf(err error) fault {
 	return f
 }
 
+// limitFault is the answer to a key that is used up: for this minute, or for
+// this month, where clients that retry would only ask in vain.
+func limitFault(e *LimitError) fault {
+	f := fault{reason: reasonRateLimit, after: e.After, quota: &e.Quota}
+	f.Error = openai.Error{Status: 429, Type: "requests", Code: "rate_limit_exceeded", Message: e.Error()}
+	switch e.Kind {
+	case "tokens":
+		f.Type = "tokens"
+	case "budget":
+		f.Type, f.Code, f.reason, f.final = "insufficient_quota", "insufficient_quota", reasonBudget, true
+	}
+	return f
+}
+
 // reasonOf is the reason of an error that came with its status.
 func reasonOf(status int) string {
+	if status == 403 {
+		return reasonNotAllowed
+	}
 	if status < 500 && status != 429 {
 		return reasonBadRequest
 	}

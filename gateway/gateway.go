@@ -76,7 +76,9 @@ type Outcome struct {
 	ID       string
 	Model    string
 	Tenant   string
+	Key      string // id of the key; "" = none
 	Endpoint backends.Endpoint
+	Path     string // the client's
 	Class    backends.Class
 	Stream   bool
 	// Status is what it came to: 499 when the client left, and the fault's status
@@ -93,7 +95,19 @@ type Outcome struct {
 	Deadline   time.Time     // zero = none
 	FirstToken time.Duration // from Arrival to the first content; unary: to the whole answer; 0 = none
 	Total      time.Duration // from Arrival to the end
+	Bytes      int64         // of the answer's body
 	Timing     backends.Timing
+	Trace      Trace
+}
+
+// Trace is the W3C trace context of a request; the zero one: it is not traced.
+// The engine got Span as its parent.
+type Trace struct {
+	ID      [16]byte
+	Parent  [8]byte // the client's span; zero = the trace began here
+	Span    [8]byte // the gateway's
+	Sampled bool
+	State   string // tracestate, as it came
 }
 
 // Deps is what the gateway needs of others. Catalog and Submitter must be there;

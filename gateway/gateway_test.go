@@ -331,8 +331,8 @@ func TestKeys(t *testing.T) {
 	e := start(t, func(_ context.Context, req *backends.Request) (*backends.Reply, error) {
 		got = req
 		return whole200(200, "{}"), nil
-	}, func(o *Options, _ *Deps) {
-		o.Keys = []Key{{Hash: HashKey("k1"), Tenant: "red"}, {Hash: HashKey("k2"), Tenant: "blue", Class: backends.Standard}}
+	}, func(_ *Options, d *Deps) {
+		d.Keys = newRing(t, "k1", &Grant{Tenant: "red"}, "k2", &Grant{Tenant: "blue", Class: backends.Standard})
 	})
 	for _, tt := range []struct {
 		auth, wish string
@@ -572,8 +572,7 @@ func TestCall(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for _, o := range []Options{
-		{MaxBody: -1}, {RequestTimeout: -1}, {Keys: []Key{{Class: backends.Classes}}}, {Keys: []Key{{Tenant: "x"}}},
-		{Keys: []Key{{Hash: HashKey("k")}}},
+		{MaxBody: -1}, {RequestTimeout: -1}, {Telemetry: TelemetryOptions{AccessLog: 1.1}}, {Telemetry: TelemetryOptions{Sample: -1}},
 	} {
 		if o.Validate() == nil {
 			t.Errorf("%+v is accepted", o)

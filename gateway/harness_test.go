@@ -87,6 +87,94 @@ func testModels() shelf {
 	}
 }
 
+// ring is a Keys that holds everything in memory: counted requests and tokens,
+// no windows.
+type ring struct {
+	mu     sync.Mutex
+	keys   map[string]*Grant // by secret
+	limits map[string]*limits
+}
+
+// limits of one key; 0 = none.
+type limits struct {
+	requests, tokens, parallel, budget int
+	made, used, running                int
+	settled                            []int
+}
+
+// newRing takes pairs of a secret and a *Grant; a grant's id is its secret's name.
+func newRing(t *testing.T, pairs ...any) *ring {
+	t.Helper()
+	r := &ring{keys: map[string]*Grant{}, limits: map[string]*limits{}}
+	for i := 0; i < len(pairs); i += 2 {
+		g := pairs[i+1].(*Grant)
+		g.ID = "id-" + pairs[i].(string)
+		r.keys[pairs[i].(string)] = g
+		r.limits[g.ID] = &limits{}
+	}
+	// Each reservation is settled: nothing may run when the test ends.
+	t.Cleanup(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for id, l := range r.limits {
+			if l.running != 0 {
+				t.Errorf("key %s: %d reservations were never settled", id, l.running)
+			}
+		}
+	})
+	return r
+}
+
+func (r *ring) Find(secret []byte) (*Grant, bool) {
+	g, ok := r.keys[string(secret)]
+	return g, ok
+}
+
+func (r *ring) ByID(id string) (*Grant, bool) {
+	for _, g := range r.keys {
+		if g.ID == id {
+			return g, true
+		}
+	}
+	return nil, false
+}
+
+func (r *ring) Reserve(g *Grant, _ time.Time, w Reserving) (Quota, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.limits[g.ID]
+	q := func() Quota {
+		return Quota{Requests: Gauge{l.requests, l.requests - l.made, time.Second}, Tokens: Gauge{l.tokens, l.tokens - l.used, 6 * time.Minute}}
+	}
+	broken := func(kind string, limit int) (Quota, error) {
+		return Quota{}, &LimitError{Kind: kind, Limit: limit, After: 1500 * time.Millisecond, Quota: q()}
+	}
+	switch {
+	case l.budget > 0 && l.used+w.Tokens > l.budget:
+		return broken("budget", l.budget)
+	case w.Row:
+	case l.requests > 0 && l.made >= l.requests:
+		return broken("requests", l.requests)
+	case l.tokens > 0 && l.used+w.Tokens > l.tokens:
+		return broken("tokens", l.tokens)
+	case l.parallel > 0 && l.running >= l.parallel:
+		return broken("parallel", l.parallel)
+	}
+	l.made++
+	l.running++
+	l.used += w.Tokens
+	return q(), nil
+}
+
+func (r *ring) Settle(g *Grant, _ time.Time, w Reserving, tokens int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.limits[g.ID]
+	l.running--
+	l.used += tokens - w.Tokens
+	l.settled = append(l.settled, tokens)
+}
+
 // edge is a gateway on a real TCP port.
 type edge struct {
 	*Server

@@ -18,7 +18,9 @@ import (
 type caller struct {
 	id       string
 	tenant   string
+	grant    *Grant // nil: no keys are configured
 	class    backends.Class
+	row      bool // of a batch
 	arrival  time.Time
 	deadline time.Time // zero = none
 }
@@ -36,11 +38,16 @@ type ask struct {
 	stop   context.CancelFunc // of the timeout above ctx
 	seat   *watched           // nil for rows
 	out    Outcome
+
+	grant *Grant
+	hold  Reserving
+	held  bool // Reserve has succeeded and Settle is due
+	quota Quota
 }
 
 // infer is the handler of the routes that a model answers.
 func (s *Server) infer(x *exchange, e backends.Endpoint) {
-	who := caller{id: x.id, tenant: x.tenant, class: x.class, arrival: x.start}
+	who := caller{id: x.id, tenant: x.tenant, grant: x.grant, class: x.class, arrival: x.start}
 	if err := s.wishes(x, &who); err != nil {
 		s.fail(x, err)
 		return
@@ -54,10 +61,16 @@ func (s *Server) infer(x *exchange, e backends.Endpoint) {
 	if err == nil && s.draining.Load() {
 		err = backends.ErrDraining
 	}
+	if err == nil {
+		err = a.reserve()
+	}
 	if err != nil {
 		s.refuse(e, who, err)
 		s.fail(x, err)
 		return
+	}
+	if a.held {
+		setQuota(&x.c.Response.Header, &a.quota)
 	}
 	a.begin(s.base, x.c.Conn())
 	if a.req.Stream {
@@ -104,6 +117,9 @@ func (s *Server) prepare(e backends.Endpoint, who caller, body []byte) (*ask, er
 	if !ok {
 		return nil, unknownModel(scan.Model)
 	}
+	if !mayUse(who.grant, &m, scan.Model) {
+		return nil, notAllowed(scan.Model)
+	}
 	if !slices.Contains(m.Endpoints, e) {
 		return nil, invalid("model", "unsupported_endpoint", "the model %q does not serve %s", scan.Model, e.Path())
 	}
@@ -113,14 +129,18 @@ func (s *Server) prepare(e backends.Endpoint, who caller, body []byte) (*ask, er
 		Inputs: scan.Inputs, MergeKey: scan.MergeKey, Base64: scan.Base64, MaxTokens: scan.MaxTokens,
 		Arrival: who.arrival, Deadline: who.deadline,
 	}
-	a := &ask{s: s, req: req, model: m}
+	a := &ask{s: s, req: req, model: m, grant: who.grant}
 	a.out = Outcome{
 		ID: who.id, Model: m.Name, Tenant: who.tenant, Endpoint: e, Class: who.class,
 		Stream: scan.Stream, Arrival: who.arrival, Deadline: who.deadline,
 	}
+	if who.grant != nil {
+		a.out.Key = who.grant.ID
+	}
 	if err := a.count(&scan); err != nil {
 		return nil, err
 	}
+	a.hold = Reserving{Tokens: estimate(req, &m, 1), Row: who.row}
 	name := m.EngineModel
 	if name == "" {
 		name = m.Name
@@ -200,6 +220,13 @@ func promptParam(e backends.Endpoint) string {
 		return "input"
 	}
 	return "prompt"
+}
+
+func notAllowed(name string) error {
+	return &openai.Error{
+		Status: 403, Type: "permission_error", Code: "model_not_allowed", Param: "model",
+		Message: fmt.Sprintf("this key may not use the model %s", printable([]byte(name))),
+	}
 }
 
 func unknownModel(name string) error {
@@ -329,6 +356,7 @@ func (a *ask) end() {
 	if a.out.Status == 0 { // a panic is on its way up
 		a.out.Status, a.out.Reason = 500, reasonInternal
 	}
+	a.settle()
 	a.out.Total = time.Since(a.req.Arrival)
 	a.s.observe(a.out)
 }
@@ -336,8 +364,12 @@ func (a *ask) end() {
 // refuse observes a request that did not get as far as a queue.
 func (s *Server) refuse(e backends.Endpoint, who caller, err error) {
 	f := faultOf(err)
+	key := ""
+	if who.grant != nil {
+		key = who.grant.ID
+	}
 	s.observe(Outcome{
-		ID: who.id, Tenant: who.tenant, Endpoint: e, Class: who.class, Status: f.Status, Reason: f.reason,
+		ID: who.id, Tenant: who.tenant, Key: key, Endpoint: e, Class: who.class, Status: f.Status, Reason: f.reason,
 		Arrival: who.arrival, Deadline: who.deadline, Total: time.Since(who.arrival),
 	})
 }

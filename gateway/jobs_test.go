@@ -315,8 +315,8 @@ func TestJobs(t *testing.T) {
 
 // What belongs to one tenant does not exist for another.
 func TestTenantsAreApart(t *testing.T) {
-	e := withJobs(t, holds(make(chan error, 10)), func(o *Options, _ *Deps) {
-		o.Keys = []Key{{Hash: HashKey("k1"), Tenant: "red"}, {Hash: HashKey("k2"), Tenant: "blue"}}
+	e := withJobs(t, holds(make(chan error, 10)), func(_ *Options, d *Deps) {
+		d.Keys = newRing(t, "k1", &Grant{Tenant: "red"}, "k2", &Grant{Tenant: "blue"})
 	})
 	red, blue := []string{"Authorization", "Bearer k1"}, []string{"Authorization", "Bearer k2"}
 	body, kind := form(t, "purpose", "batch", "file",

@@ -34,19 +34,25 @@ func objectOf(m Model) modelObject {
 func (s *Server) listModels(x *exchange) {
 	data := []modelObject{}
 	for _, m := range s.deps.Catalog.Models() {
-		data = append(data, objectOf(m))
+		if x.grant.May(m.Name) {
+			data = append(data, objectOf(m))
+		}
 	}
 	s.json(x, map[string]any{"object": "list", "data": data})
 }
 
 func (s *Server) getModel(x *exchange) {
 	m, ok := s.deps.Catalog.Lookup(x.path)
-	if !ok {
+	if !ok || !mayUse(x.grant, &m, x.path) { // what a key may not use is not there
 		s.fail(x, unknownModel(x.path))
 		return
 	}
 	s.json(x, objectOf(m))
 }
+
+// mayUse reports whether a key may use the model that it asked for by name: an
+// alias, or model:adapter, may be listed as well as what it leads to.
+func mayUse(g *Grant, m *Model, name string) bool { return g.May(m.Name) || g.May(name) }
 
 func (s *Server) healthz(x *exchange) { s.json(x, map[string]string{"status": "ok"}) }
 

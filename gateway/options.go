@@ -2,24 +2,9 @@ package gateway
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"errors"
 	"fmt"
 	"time"
-
-	"aloft/backends"
 )
-
-// Key is an API key that may be used. Only its hash is kept.
-type Key struct {
-	Hash   [sha256.Size]byte // HashKey of the secret
-	Tenant string            // who pays
-	Class  backends.Class    // the best class its requests may ask for, and the default
-}
-
-// HashKey returns what Key.Hash holds for a secret. One round is enough: keys
-// are random, not chosen by people.
-func HashKey(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
 // Options are the gateway's limits. New fills zero values from Defaults.
 type Options struct {
@@ -45,10 +30,22 @@ type Options struct {
 	CORS     []string     // origins whose pages may call, "*" = all; none: no browser may
 	SpoolDir string       // where uploads wait until they are whole; "" = os.TempDir
 
-	Keys []Key // none: everybody may come in
+	Telemetry TelemetryOptions
 	// FreeCommands lets POST /aloft/v1/jobs name any program of this machine
 	// instead of one of the operator's templates.
 	FreeCommands bool
+}
+
+// TelemetryOptions say what is told about requests, and to whom.
+type TelemetryOptions struct {
+	// AccessLog is the share of successful requests that are logged; those that
+	// fail always are.
+	AccessLog float64
+	// Sample is the share of requests that begin a trace; those that bring a
+	// traceparent carry on theirs, whatever the share.
+	Sample float64
+	// PrivateMetrics puts /metrics behind an admin key.
+	PrivateMetrics bool
 }
 
 // ConnLimits bound the open connections; 0 = no limit.
@@ -117,16 +114,8 @@ func (o Options) Validate() error {
 	if err := validOrigins(o.CORS); err != nil {
 		return err
 	}
-	for _, k := range o.Keys {
-		if k.Class >= backends.Classes {
-			return fmt.Errorf("gateway: key of tenant %q has class %d, want one below %d", k.Tenant, k.Class, backends.Classes)
-		}
-		if k.Tenant == "" { // "" selects everybody's files and jobs
-			return errors.New("gateway: a key has no tenant")
-		}
-		if k.Hash == [sha256.Size]byte{} {
-			return errors.New("gateway: a key has no hash")
-		}
+	if t := o.Telemetry; !(t.AccessLog >= 0 && t.AccessLog <= 1 && t.Sample >= 0 && t.Sample <= 1) {
+		return fmt.Errorf("gateway: shares of requests logged %v and traced %v, want 0 to 1", t.AccessLog, t.Sample)
 	}
 	return nil
 }

@@ -2,8 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"crypto/subtle"
 	"fmt"
 	"net/url"
 	"runtime/debug"
@@ -23,6 +21,7 @@ type exchange struct {
 	c      *fasthttp.RequestCtx
 	id     string // x-request-id; owned
 	path   string // the variable part of the route, decoded; owned
+	grant  *Grant // nil: no keys are configured, or the route is open
 	tenant string
 	class  backends.Class // the best that this caller may ask for
 	start  time.Time
@@ -35,7 +34,7 @@ type handler func(x *exchange)
 type route struct {
 	path, suffix string
 	slashes      bool // the id may contain slashes
-	open         bool // needs no key
+	role         role
 	methods      map[string]handler
 }
 
@@ -56,8 +55,8 @@ func (s *Server) newRouter() router {
 		{path: backends.Embeddings.Path(), methods: infer(backends.Embeddings)},
 		{path: "/v1/models", methods: get(s.listModels)},
 		{path: "/v1/models/", slashes: true, methods: get(s.getModel)},
-		{path: "/healthz", open: true, methods: get(s.healthz)},
-		{path: "/readyz", open: true, methods: get(s.readyz)},
+		{path: "/healthz", role: open, methods: get(s.healthz)},
+		{path: "/readyz", role: open, methods: get(s.readyz)},
 	}
 	all = append(all, s.jobRoutes(get)...)
 	for _, rt := range all {
@@ -83,9 +82,13 @@ func (s *Server) jobRoutes(get func(handler) map[string]handler) (all []*route) 
 		return m
 	}
 	post := func(h handler) map[string]handler { return map[string]handler{"POST": h} }
-	add(d.Metrics != nil, &route{path: "/metrics", open: true, methods: get(s.metrics())})
-	add(d.Status != nil, &route{path: "/aloft/v1/status", methods: get(s.status)})
-	add(d.Decisions != nil, &route{path: "/aloft/v1/decisions", methods: get(s.decisions)})
+	metrics := open
+	if s.opt.Telemetry.PrivateMetrics {
+		metrics = admin
+	}
+	add(d.Metrics != nil, &route{path: "/metrics", role: metrics, methods: get(s.metrics())})
+	add(d.Status != nil, &route{path: "/aloft/v1/status", role: admin, methods: get(s.status)})
+	add(d.Decisions != nil, &route{path: "/aloft/v1/decisions", role: admin, methods: get(s.decisions)})
 	add(d.Files != nil,
 		&route{path: "/v1/files", methods: with(get(s.listFiles), "POST", s.createFile)},
 		&route{path: "/v1/files/", suffix: "/content", methods: get(s.fileContent)},
@@ -166,40 +169,15 @@ func (s *Server) dispatch(x *exchange) {
 		})
 		return
 	}
-	if !rt.open && !s.authenticate(x) {
-		x.c.Response.Header.Set("WWW-Authenticate", "Bearer")
-		s.fail(x, &openai.Error{
-			Status: 401, Type: "invalid_request_error", Code: "invalid_api_key",
-			Message: "no valid API key: send it as Authorization: Bearer KEY",
-		})
+	if err := s.authenticate(x, rt.role); err != nil {
+		if err == error(errNoKey) {
+			x.c.Response.Header.Set("WWW-Authenticate", "Bearer")
+		}
+		s.fail(x, err)
 		return
 	}
 	x.path = id
 	h(x)
-}
-
-// authenticate finds who asks. Every key is compared, so that the time taken
-// tells nothing about any of them.
-func (s *Server) authenticate(x *exchange) bool {
-	if len(s.opt.Keys) == 0 {
-		return true
-	}
-	secret, ok := bytes.CutPrefix(x.c.Request.Header.Peek("Authorization"), []byte("Bearer "))
-	if !ok {
-		return false
-	}
-	hash := sha256.Sum256(bytes.TrimSpace(secret))
-	found := -1
-	for i := range s.opt.Keys {
-		if subtle.ConstantTimeCompare(hash[:], s.opt.Keys[i].Hash[:]) == 1 {
-			found = i
-		}
-	}
-	if found < 0 {
-		return false
-	}
-	x.tenant, x.class = s.opt.Keys[found].Tenant, s.opt.Keys[found].Class
-	return true
 }
 
 // fail answers with err in the OpenAI error shape.
@@ -214,11 +192,14 @@ func (s *Server) write(x *exchange, f fault, err error) {
 	c.SetStatusCode(f.Status)
 	h.SetContentType("application/json")
 	h.Set("X-Request-Id", x.id)
-	if f.Status == 429 || f.Status >= 500 {
+	if f.Status == 403 || f.Status == 429 || f.Status >= 500 {
 		h.Set("X-Aloft-Reason", f.reason)
 	}
 	if f.final && f.Status >= 429 {
 		h.Set("X-Should-Retry", "false")
+	}
+	if f.quota != nil {
+		setQuota(h, f.quota)
 	}
 	if wait := f.retryAfter(); wait > 0 {
 		h.Set("Retry-After", strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10))

@@ -297,9 +297,13 @@ func (s *server) openGateway(ctx context.Context) error {
 	}
 	keys, _ := s.conf.keys() // checked by validate
 	g := s.conf.Gateway
-	s.gateway, err = gateway.New(gateway.Options{Name: "aloft", MaxBody: g.MaxBody, RequestTimeout: g.Timeouts.Request, DrainGrace: g.DrainGrace, Keys: keys},
+	var known gateway.Keys
+	if len(keys) > 0 {
+		known = keys
+	}
+	s.gateway, err = gateway.New(gateway.Options{Name: "aloft", MaxBody: g.MaxBody, RequestTimeout: g.Timeouts.Request, DrainGrace: g.DrainGrace},
 		gateway.Deps{Catalog: catalog{s.serving}, Submitter: submitter{s.serving}, Observer: obs, Decisions: decisions{s.arbiter},
-			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape}}, s.log)
+			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape}, Keys: known}, s.log)
 	return err
 }
 
