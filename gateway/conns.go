@@ -101,6 +101,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		from := site(c.RemoteAddr())
 		if l.door.enter(from, l.limits) {
+			boundUnsent(c)
 			return &conn{Conn: c, patient: l.patient, from: from, door: l.door}, nil
 		}
 		if l.refusal != nil {

@@ -186,7 +186,7 @@ func TestSlowReaders(t *testing.T) {
 		if n += m; err != nil {
 			t.Fatalf("slow reader cut after %d bytes and %v: %v", n, time.Since(began), err)
 		}
-		time.Sleep(time.Duration(m) * 150 * time.Nanosecond) // 1.2 s in all: four times the limit
+		time.Sleep(time.Duration(m) * 300 * time.Nanosecond) // 2.5 s in all: eight times the limit
 	}
 	if took := time.Since(began); took < time.Second {
 		t.Errorf("read within %v: this was not slow", took)

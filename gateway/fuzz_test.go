@@ -23,6 +23,7 @@ func FuzzUpload(f *testing.F) {
 	f.Add([]byte(part("file", "x") + part("expires_after[seconds]", "3600") + "--b--"))
 	f.Add([]byte("--b\r\n\r\n\r\n--b"))
 	f.Add([]byte("preamble\r\n--b\r\nContent-Disposition: form-data; name=file; filename*=utf-8''%c3%a9\r\n\r\n--b--"))
+	f.Add([]byte("--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"../a\\b\r\n c\"\r\n\r\nx\r\n" + part("purpose", "evals") + "--b--"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		const most = 1000
 		up, err := readUpload(multipart.NewReader(bytes.NewReader(body), "b"), "", most)
@@ -39,6 +40,9 @@ func FuzzUpload(f *testing.F) {
 		got, err := io.ReadAll(up.content)
 		if err != nil || len(got) > most || !bytes.Contains(body, got) || up.spec.Purpose == "" {
 			t.Errorf("accepted %q of purpose %q (%v)", got, up.spec.Purpose, err)
+		}
+		if name := up.spec.Name; name == "" || len(name) > maxName || name != fileName(name) {
+			t.Errorf("named %q, which is %q", name, fileName(name))
 		}
 	})
 }

@@ -349,3 +349,58 @@ func TestTenantsAreApart(t *testing.T) {
 	}
 	e.post(t, "/v1/batches/"+batch+"/cancel", "", red...)
 }
+
+// A bad file fails its batch with the lines at fault; lists come newest first, in pages.
+func TestBatchListsAndErrors(t *testing.T) {
+	e := withJobs(t, answer(200, "{}"))
+	row := func(id, rest string) string {
+		return `{"custom_id":"` + id + `","method":"POST","url":"/v1/chat/completions","body":{"model":"tiny"` + rest + "}}"
+	}
+	_, f := e.upload(t, "purpose", "batch", "file", "\xef\xbb\xbf"+row("a", "")+"\r\n"+row("a", "")+"\r\n"+row("b", `,"stream":true`)+"\r\n{\r\n\r\n")
+	var ids []string
+	for range 3 {
+		_, text := e.post(t, "/v1/batches", fmt.Sprintf(`{"input_file_id":"%s","endpoint":"/v1/chat/completions","completion_window":"24h"}`, f["id"]))
+		ids = append(ids, object(t, text)["id"].(string))
+	}
+	var b map[string]any
+	until(t, func() bool {
+		_, text := e.get(t, "/v1/batches/"+ids[0])
+		b = object(t, text)
+		return b["status"] == "failed"
+	})
+	var lines []string
+	for _, d := range b["errors"].(map[string]any)["data"].([]any) {
+		d := d.(map[string]any)
+		lines = append(lines, fmt.Sprint(d["line"], " ", d["code"], " ", d["param"]))
+	}
+	want := "2 duplicate_custom_id custom_id, 3 invalid_value body.stream, 4 invalid_json_line <nil>"
+	if got := strings.Join(lines, ", "); got != want || b["errors"].(map[string]any)["object"] != "list" {
+		t.Errorf("errors %s, want %s", got, want)
+	}
+	for _, key := range []string{"failed_at", "expires_at", "created_at"} {
+		if at, _ := b[key].(float64); at < 1.7e9 {
+			t.Errorf("%s is %v, want Unix seconds", key, b[key])
+		}
+	}
+	for _, key := range []string{"in_progress_at", "finalizing_at", "completed_at", "expired_at", "cancelling_at", "cancelled_at", "output_file_id", "error_file_id"} {
+		if v, there := b[key]; v != nil || !there {
+			t.Errorf("%s is %v, want null", key, v)
+		}
+	}
+	_, text := e.get(t, "/v1/batches?limit=2")
+	if p := object(t, text); p["first_id"] != ids[2] || p["last_id"] != ids[1] || p["has_more"] != true {
+		t.Errorf("first page %s", text)
+	}
+	_, text = e.get(t, "/v1/batches?limit=2&after="+ids[1])
+	if p := object(t, text); p["first_id"] != ids[0] || p["last_id"] != ids[0] || p["has_more"] != false {
+		t.Errorf("second page %s", text)
+	}
+	for _, q := range []string{"limit=0", "limit=101", "limit=x"} {
+		if resp, text := e.get(t, "/v1/batches?"+q); resp.StatusCode != 400 {
+			t.Errorf("%s: %d %s, want 400", q, resp.StatusCode, text)
+		}
+	}
+	if resp, text := e.post(t, "/v1/batches/"+ids[0]+"/cancel", ""); resp.StatusCode != 400 {
+		t.Errorf("cancel of a failed batch: %d %s, want 400", resp.StatusCode, text)
+	}
+}
