@@ -18,9 +18,6 @@ const (
 	// wholeAlloc is up to which size a body's announced length is believed and
 	// allocated at once; beyond it memory grows with the bytes that came.
 	wholeAlloc = 1 << 20
-	// discardLimit is how much of a refused body is read, so that the client gets
-	// to see the answer: closing with unread data resets the connection.
-	discardLimit = 64 << 20
 )
 
 // readBody reads a JSON body into memory of its own: it outlives the handler.
@@ -37,7 +34,7 @@ func (s *Server) readBody(c *fasthttp.RequestCtx) ([]byte, error) {
 	}
 	n := c.Request.Header.ContentLength()
 	if n > s.opt.MaxBody {
-		_, _ = io.CopyN(io.Discard, stream, discardLimit)
+		c.SetConnectionClose() // with the rest unread; see lingering
 		return nil, tooLarge(s.opt.MaxBody)
 	}
 	if n >= 0 && n <= wholeAlloc {
@@ -47,7 +44,7 @@ func (s *Server) readBody(c *fasthttp.RequestCtx) ([]byte, error) {
 	}
 	body, err := io.ReadAll(io.LimitReader(stream, int64(s.opt.MaxBody)+1))
 	if len(body) > s.opt.MaxBody {
-		_, _ = io.CopyN(io.Discard, stream, discardLimit)
+		c.SetConnectionClose() // with the rest unread; see lingering
 		return nil, tooLarge(s.opt.MaxBody)
 	}
 	if err == nil && n > len(body) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"aloft/backends/openai"
+
+	"github.com/valyala/fasthttp"
 )
 
 const (
@@ -176,13 +178,26 @@ func (c *conn) Close() error {
 	return c.closed
 }
 
-// linger makes the closing of c, or of what is beneath, wait for the client.
-func linger(c net.Conn) {
+// unreadMost is how much of an unread body fasthttp reads before it closes.
+const unreadMost = 256 << 10
+
+// lingering handles a request; if its body may be left unread, the connection
+// lingers when it is closed. A body that came too slowly gets no more time.
+func lingering(h fasthttp.RequestHandler) fasthttp.RequestHandler {
+	return func(c *fasthttp.RequestCtx) {
+		n := c.Request.Header.ContentLength()
+		h(c)
+		linger(c.Conn(), (n == -1 || n > unreadMost) && c.Response.StatusCode() != fasthttp.StatusRequestTimeout)
+	}
+}
+
+// linger says whether the closing of c, or of what is beneath, waits for the client.
+func linger(c net.Conn, on bool) {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}
 	if own, ok := c.(*conn); ok {
-		own.lingers.Store(true)
+		own.lingers.Store(on)
 	}
 }
 

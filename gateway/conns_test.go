@@ -216,11 +216,12 @@ func TestStreamOutlivesDeadlines(t *testing.T) {
 
 // A client that sends all of a refused upload before it reads gets to read why.
 func TestRefusedUploadIsAnswered(t *testing.T) {
-	e := withJobs(t, answer(200, "{}"), func(o *Options, _ *Deps) { o.MaxFile = 1 << 20 })
+	e := withJobs(t, answer(200, "{}"), func(o *Options, _ *Deps) { o.MaxFile, o.MaxBody = 1<<20, 1<<20 })
 	head := "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
 	part := "--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n"
 	for name, body := range map[string]string{
 		"announced": head + fmt.Sprintf("Content-Length: %d\r\n\r\n", 30<<20) + part + strings.Repeat("x", 30<<20-len(part)),
+		"JSON":      "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 31457280\r\n\r\n" + strings.Repeat(" ", 30<<20),
 		"chunked":   head + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", 30<<20) + part + strings.Repeat("x", 30<<20-len(part)) + "\r\n0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -98,7 +98,6 @@ func (s *Server) createFile(x *exchange) {
 	}
 	if err != nil { // the rest of the body stays unread
 		c.SetConnectionClose()
-		linger(c.Conn())
 		s.fail(x, storageFault(err))
 		return
 	}

@@ -60,7 +60,7 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 	s.base, s.stop = context.WithCancelCause(context.Background())
 	s.routes = s.newRouter()
 	s.http = &fasthttp.Server{
-		Handler:        s.cors(s.handle),
+		Handler:        s.cors(lingering(s.handle)),
 		ErrorHandler:   s.unread,
 		HeaderReceived: s.limits,
 		Name:           s.opt.Name,
@@ -94,9 +94,7 @@ func (s *Server) limits(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 // from a client that was too slow: that one is cut.
 func (s *Server) unread(c *fasthttp.RequestCtx, err error) {
 	var timeout net.Error
-	if !errors.As(err, &timeout) || !timeout.Timeout() {
-		linger(c.Conn())
-	}
+	linger(c.Conn(), !errors.As(err, &timeout) || !timeout.Timeout())
 	s.badRequest(c, err)
 }
 
