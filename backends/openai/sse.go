@@ -89,13 +89,13 @@ func (e *Events) fill() (shift int, err error) {
 	if e.end-e.start >= e.max {
 		return 0, fmt.Errorf("event over %d bytes: %w", e.max, backends.ErrBadReply)
 	}
-	if e.end == len(e.buf) {
-		if shift = e.start; shift == 0 {
-			e.buf = append(e.buf, make([]byte, min(len(e.buf), e.max-len(e.buf)))...)
-		} else {
-			copy(e.buf, e.buf[e.start:e.end])
-			e.start, e.end = 0, e.end-shift
-		}
+	switch room := len(e.buf) - e.end; {
+	case e.start > 0 && room < len(e.buf)/2: // or the reads would get smaller and smaller
+		shift = e.start
+		copy(e.buf, e.buf[e.start:e.end])
+		e.start, e.end = 0, e.end-shift
+	case room == 0:
+		e.buf = append(e.buf, make([]byte, min(len(e.buf), e.max-len(e.buf)))...)
 	}
 	for range 100 {
 		var n int

@@ -1,0 +1,434 @@
+package openaihttp
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"aloft/backends"
+)
+
+func get(c *Client, call *backends.Call) (string, error) {
+	r, err := c.Do(context.Background(), call)
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	return string(b), err
+}
+
+// overTLS is an engine behind TLS, and a client that trusts it.
+func overTLS(t *testing.T, o Options, f http.HandlerFunc) *Client {
+	t.Helper()
+	s := httptest.NewTLSServer(f)
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	o.BaseURL = s.URL
+	c := client(t, o)
+	c.tls.RootCAs = x509.NewCertPool()
+	c.tls.RootCAs.AddCert(s.Certificate())
+	return c
+}
+
+func TestTLS(t *testing.T) {
+	conns := map[string]bool{}
+	var mu sync.Mutex
+	c := overTLS(t, Options{APIKey: "k"}, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		conns[r.RemoteAddr] = true
+		mu.Unlock()
+		b, _ := io.ReadAll(r.Body)
+		fmt.Fprint(w, r.Proto, r.Header.Get("Authorization"), len(b))
+	})
+	for _, size := range []int{10, 1 << 20, 10} {
+		if got, err := get(c, &backends.Call{Path: "/", Body: make([]byte, size)}); err != nil || got != fmt.Sprint("HTTP/1.1Bearer k", size) {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	if len(conns) != 1 {
+		t.Errorf("%d connections, want 1", len(conns))
+	}
+	c.tls = &tls.Config{ServerName: c.tls.ServerName}
+	c.pool.close()
+	if _, err := get(c, plainCall); !errors.Is(err, backends.ErrConnect) {
+		t.Errorf("a certificate that nobody vouches for: %v, want ErrConnect", err)
+	}
+}
+
+// A client that leaves is seen by the engine within a second, wherever its call is.
+func TestCancelOverTLSAndInAPlainReply(t *testing.T) {
+	gone := errors.New("client gone")
+	for _, at := range []string{"before", "stream", "plain"} {
+		entered, closed := make(chan struct{}, 1), make(chan struct{}, 1)
+		answer := func(w http.ResponseWriter, r *http.Request) {
+			io.Copy(io.Discard, r.Body)
+			switch at {
+			case "stream":
+				w.Header().Set("Content-Type", "text/event-stream")
+				io.WriteString(w, "data: a\n\n")
+				w.(http.Flusher).Flush()
+			case "plain":
+				w.Header().Set("Content-Length", "100")
+				io.WriteString(w, "half")
+				w.(http.Flusher).Flush()
+			}
+			entered <- struct{}{}
+			<-r.Context().Done()
+			closed <- struct{}{}
+		}
+		plain := httptest.NewServer(http.HandlerFunc(answer))
+		defer plain.Close()
+		for _, c := range []*Client{overTLS(t, Options{}, answer), client(t, Options{BaseURL: plain.URL})} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			go func() {
+				<-entered
+				cancel(gone)
+			}()
+			r, err := c.Do(ctx, &backends.Call{Path: "/", Body: []byte("{}"), Stream: at == "stream"})
+			if err == nil {
+				_, err = io.ReadAll(r.Body)
+				r.Body.Close()
+			}
+			if !errors.Is(err, gone) {
+				t.Errorf("%s: %v, want the context's cause", at, err)
+			}
+			within(t, closed)
+		}
+	}
+}
+
+// What comes on an unused connection belongs to no call.
+func TestUnaskedReplyIsNobodys(t *testing.T) {
+	more := make(chan struct{})
+	url := engine(t, "tcp", func(n int, _ *http.Request, c net.Conn) {
+		fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d", n)
+		if n == 1 {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+			close(more)
+		}
+	})
+	c := client(t, Options{BaseURL: url})
+	for want := range 3 {
+		if got, err := get(c, plainCall); err != nil || got != fmt.Sprint(want+1) {
+			t.Errorf("%q, %v, want %d", got, err, want+1)
+		}
+		<-more
+	}
+}
+
+// An engine that closes an unused connection costs the next call nothing, and
+// one that closes it just as the call is sent costs it another connection.
+func TestIdleConnectionClosedByTheEngine(t *testing.T) {
+	url := engine(t, "tcp", func(n int, _ *http.Request, c net.Conn) {
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+		c.Close()
+	})
+	c := client(t, Options{BaseURL: url})
+	for range 20 {
+		if got, err := get(c, plainCall); err != nil || got != "{}" {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+}
+
+func TestConnectionIsNotKept(t *testing.T) {
+	for name, head := range map[string]string{
+		"close":  "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
+		"unread": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
+	} {
+		url, _, closed := hold(t, "tcp", head)
+		c := client(t, Options{BaseURL: url})
+		r, err := c.Do(t.Context(), plainCall)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.ReadFull(r.Body, make([]byte, 2))
+		r.Body.Close()
+		if len(c.pool.idle) != 0 {
+			t.Errorf("%s: the connection is kept", name)
+		}
+		within(t, closed)
+	}
+}
+
+func TestPool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pool
+		closed := map[int]time.Duration{}
+		start := time.Now()
+		put := func(i int) { p.put(&conn{abort: func() { closed[i] = time.Since(start) }}, 3) }
+		put(0)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		for i := range 3 {
+			put(i + 1)
+		}
+		p.mu.Lock() // closed is written under it
+		if closed[3] != time.Second {
+			t.Errorf("a connection too many: %v", closed)
+		}
+		p.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		p.mu.Lock()
+		if closed[0] != 4*time.Second || closed[1] != 5*time.Second || closed[2] != 5*time.Second || p.reaper != nil {
+			t.Errorf("closed at %v, want 4 s after the last use", closed)
+		}
+		p.mu.Unlock()
+		put(4)
+		p.close()
+		put(5)
+		if p.take() != nil || len(closed) != 6 {
+			t.Errorf("after close: %v", closed)
+		}
+	})
+}
+
+// Bytes that complete no event do not keep a stream alive, and a slow body is
+// not the first byte's deadline's business.
+func TestTrickle(t *testing.T) {
+	url := engine(t, "tcp", func(_ int, _ *http.Request, c net.Conn) {
+		io.WriteString(c, sse+chunk("data: a\n\n"))
+		for range 500 {
+			if _, err := io.WriteString(c, chunk(": ping\n")); err != nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	r, err := client(t, Options{BaseURL: url, StreamIdleTimeout: 100 * time.Millisecond}).Do(t.Context(), streamCall)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(r.Body); string(b) != "data: a\n\n" || !errors.Is(err, backends.ErrSilent) {
+		t.Errorf("%q, %v, want ErrSilent", b, err)
+	}
+	r.Body.Close()
+	first := 300 * time.Millisecond
+	url = engine(t, "tcp", func(_ int, _ *http.Request, c net.Conn) {
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{")
+		time.Sleep(2 * first)
+		io.WriteString(c, "}")
+	})
+	if got, err := get(client(t, Options{BaseURL: url, FirstByteTimeout: first}), plainCall); got != "{}" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// The answer to a body that the engine does not read is seen all the same.
+func TestRefusedBody(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go func() {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		c.Read(make([]byte, 100))
+		io.WriteString(c, "HTTP/1.1 413 X\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+		c.(*net.TCPConn).CloseWrite()
+		time.Sleep(50 * time.Millisecond)
+		c.Close()
+	}()
+	r, err := client(t, Options{BaseURL: "http://" + ln.Addr().String()}).Do(t.Context(), &backends.Call{Path: "/", Body: make([]byte, 32<<20)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Body.Close(); r.Status != 413 {
+		t.Errorf("%d", r.Status)
+	}
+}
+
+func TestGzip(t *testing.T) {
+	zip := func(s string) string {
+		var b bytes.Buffer
+		w := gzip.NewWriter(&b)
+		io.WriteString(w, s)
+		w.Close()
+		return b.String()
+	}
+	head := func(kind, s string) string {
+		return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s", kind, len(s), s)
+	}
+	for name, tc := range map[string]struct{ reply, want string }{
+		"plain":  {head("application/json", zip(`{"usage":1}`)), `{"usage":1}`},
+		"events": {head("text/event-stream", zip("data: a\n\ndata: b\n\n")), "data: a\n\ndata: b\n\n"},
+		"bomb":   {head("application/json", zip(strings.Repeat("x", 1<<20))), ""},
+		"not":    {head("application/json", "no gzip at all"), ""},
+		"cut":    {head("application/json", zip(`{"usage":1}`)[:20]), ""},
+	} {
+		url := engine(t, "tcp", func(_ int, _ *http.Request, c net.Conn) { io.WriteString(c, tc.reply) })
+		got, err := get(client(t, Options{BaseURL: url, MaxReply: 1 << 19}), streamCall)
+		if tc.want == "" && !errors.Is(err, backends.ErrBadReply) || tc.want != "" && (err != nil || got != tc.want) {
+			t.Errorf("%s: %.40q, %v", name, got, err)
+		}
+	}
+}
+
+func TestLenAndTiming(t *testing.T) {
+	url := engine(t, "tcp", func(n int, _ *http.Request, c net.Conn) {
+		if n > 1 {
+			io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n")
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nOpenai-Processing-Ms: 1\r\nContent-Length: 9000\r\n\r\n"+strings.Repeat("x", 9000))
+	})
+	c := client(t, Options{BaseURL: url, FirstByteTimeout: time.Second})
+	r, err := c.Do(t.Context(), plainCall)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Timing.Network < 15*time.Millisecond || r.Timing.Engine < time.Millisecond {
+		t.Errorf("%+v, want all but about 1 ms on the network", r.Timing)
+	}
+	size := r.Body.(interface{ Len() int })
+	io.ReadFull(r.Body, make([]byte, 1000))
+	if size.Len() != 8000 {
+		t.Errorf("%d bytes to come, want 8000", size.Len())
+	}
+	r.Body.Close()
+	if _, err := r.Body.Read(make([]byte, 1)); err == nil {
+		t.Error("read after Close")
+	}
+}
+
+// Close from another goroutine ends a read that waits.
+func TestCloseWhileReading(t *testing.T) {
+	url, entered, closed := hold(t, "tcp", sse+chunk("data: a\n\n"))
+	c := client(t, Options{BaseURL: url})
+	for range 20 {
+		r, err := c.Do(t.Context(), streamCall)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := make(chan error, 1)
+		go func() {
+			_, err := io.ReadAll(r.Body)
+			read <- err
+		}()
+		<-entered
+		r.Body.Close()
+		r.Body.Close()
+		if <-read == nil {
+			t.Error("the cut stream ended as if it were whole")
+		}
+		within(t, closed)
+	}
+}
+
+// callback is a context that calls back itself, as the gateway's may.
+type callback struct {
+	context.Context
+	mu    sync.Mutex
+	funcs []func()
+	tied  atomic.Int32
+}
+
+func (c *callback) AfterFunc(f func()) func() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.funcs = append(c.funcs, f)
+	c.tied.Add(1)
+	return func() bool { c.tied.Add(-1); return true }
+}
+
+// 9,000 open streams need a descriptor each and no goroutine, and below 8 KiB
+// of heap each with the stub's own end.
+func TestManyIdleStreams(t *testing.T) {
+	streams := 9000
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Cur < uint64(2*streams+500) {
+		streams = 200
+	}
+	if _, err := os.ReadDir("/proc/self/fd"); err != nil {
+		t.Skip("no /proc/self/fd: descriptors cannot be counted")
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	engines, stopped := make([]net.Conn, 0, streams), make(chan struct{})
+	go func() { // one goroutine for all: what is counted is the client's
+		defer close(stopped)
+		buf := make([]byte, 4096)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			engines = append(engines, c)
+			c.Read(buf)
+			io.WriteString(c, sse+chunk("data: a\n\n"))
+		}
+	}()
+	count := func() (files, goroutines int, bytes int64) {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		d, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(d), runtime.NumGoroutine(), int64(m.HeapAlloc + m.StackInuse)
+	}
+	c := client(t, Options{BaseURL: "http://" + ln.Addr().String()})
+	ctx := &callback{Context: t.Context()}
+	open := make([]*backends.Reply, 0, streams)
+	buf := make([]byte, 100)
+	files, goroutines, heap := count()
+	for range streams {
+		r, err := c.Do(ctx, streamCall)
+		if err != nil {
+			t.Fatalf("stream %d: %v", len(open), err)
+		}
+		if n, err := r.Body.Read(buf); string(buf[:n]) != "data: a\n\n" || err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, r)
+	}
+	files2, goroutines2, heap2 := count()
+	t.Logf("%d streams: %d descriptors with the stub's, %d bytes each", streams, files2-files, (heap2-heap)/int64(streams))
+	if n := files2 - files; n > 2*streams+10 {
+		t.Errorf("%d descriptors, want %d and the stub's %d", n, streams, streams)
+	}
+	if n := goroutines2 - goroutines; n > 5 {
+		t.Errorf("%d goroutines more", n)
+	}
+	if per := (heap2 - heap) / int64(streams); per > 8<<10 {
+		t.Errorf("%d bytes a stream, want at most 8 KiB", per)
+	}
+	for _, r := range open {
+		r.Body.Close()
+	}
+	if n := ctx.tied.Load(); n != 0 {
+		t.Errorf("%d connections are still tied to the context", n)
+	}
+	ln.Close()
+	<-stopped
+	for _, e := range engines {
+		e.Close()
+	}
+}
