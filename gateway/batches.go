@@ -133,11 +133,15 @@ func (s *Server) createBatch(x *exchange) {
 	if err == nil && in.Expires != nil {
 		ttl, err = expiry("output_expires_after", in.Expires.Anchor, in.Expires.Seconds)
 	}
+	key := ""
+	if x.grant != nil {
+		key = x.grant.ID
+	}
 	var b jobs.Batch
 	if err == nil {
 		b, err = s.deps.Batches.CreateBatch(s.base, jobs.BatchSpec{
 			InputFile: *in.Input, Endpoint: *in.Endpoint, Window: *in.Window,
-			Metadata: in.Metadata, OutputTTL: ttl, Tenant: x.tenant,
+			Metadata: in.Metadata, OutputTTL: ttl, Tenant: x.tenant, Key: key,
 		})
 	}
 	s.batch(x, b, err)
