@@ -54,8 +54,8 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 bench: build engine ## every benchmark program: BENCHMARKS.md and bench/out/*.json
 	go run ./cmd/bench --bin bin/aloft all
 
-bench-%: build engine ## one of them: make bench-NAME
-	go run ./cmd/bench --bin bin/aloft $*
+bench-%: build engine ## one of them: make bench-NAME (ARGS=--quick: to try it)
+	go run ./cmd/bench --bin bin/aloft $(ARGS) $*
 
 demo: build engine ## the whole idea on this machine, in under two minutes (FAST=1: under one)
 	bin/aloft demo $(if $(FAST),--fast) $(ARGS)

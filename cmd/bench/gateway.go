@@ -11,6 +11,10 @@ import (
 // connections are how many clients there are at once.
 var connections = []int{1, 16, 64, 256}
 
+// cellTime is how long a cell of a round is measured, unless the command line
+// says otherwise.
+const cellTime = time.Second
+
 // costAt is the number of connections at which CPU time is read.
 const costAt = 64
 
@@ -126,7 +130,7 @@ func (g *gatewayRun) round(ctx context.Context, round int) error {
 		if t.name == portkey {
 			continue // it is not held to any latency, and does not last at this rate
 		}
-		took, err := t.paced(ctx, g.rate, 2*g.l.span(time.Second))
+		took, err := t.paced(ctx, g.rate, 2*g.l.span(cellTime))
 		if err != nil {
 			return err
 		}
@@ -139,7 +143,7 @@ func (g *gatewayRun) measure(ctx context.Context, t *target, k kind, n int) erro
 	at := cell{k.name, t.name, n}
 	before := t.cpuTime()
 	began := time.Now()
-	rate, err := t.throughput(ctx, k, n, g.l.span(time.Second))
+	rate, err := t.throughput(ctx, k, n, g.l.span(cellTime))
 	if err != nil {
 		return err
 	}

@@ -39,6 +39,7 @@ func (g *gatewayRun) report() *result {
 			g.rateRow(r, k, n)
 		}
 	}
+	r.note("%d rounds; a cell of a round is measured for %v after %v of running in. Portkey waits 25 ms before the first event of every stream, by its own code.", g.l.rounds(), g.l.span(cellTime), lead)
 	for _, t := range g.absent {
 		r.note("%s was not measured: %s.", t.name, t.absent)
 	}

@@ -293,7 +293,7 @@ func TestGatewayConfig(t *testing.T) {
 }
 
 func TestGatewayReport(t *testing.T) {
-	g := &gatewayRun{rates: series{}, cost: map[cell]*costOf{}, rate: 500,
+	g := &gatewayRun{l: &lab{}, rates: series{}, cost: map[cell]*costOf{}, rate: 500,
 		targets: []*target{{name: straight}, {name: bare}, {name: through}, {name: portkey}},
 		absent:  []*target{{name: nginx, absent: "nginx is not installed"}},
 		late: map[string][][2]float64{
@@ -317,6 +317,7 @@ func TestGatewayReport(t *testing.T) {
 	}
 	all := r.section()
 	for _, want := range []string{
+		"5 rounds; a cell of a round is measured for 1s after 150ms of running in.",
 		"nginx was not measured: nginx is not installed.",
 		"**1000 requests/s were asked for; this machine did not keep up with them.**",
 		"| p50 | 110 | 50 | 120 | 190 (120 to 190) |",

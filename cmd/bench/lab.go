@@ -22,8 +22,8 @@ type lab struct {
 	quick bool
 	env   []string // of what is started, besides proc.BaseEnv
 
-	setRounds  int           // 0 = as many as there should be
-	setSeconds time.Duration // of a cell; 0 = likewise
+	setRounds int           // 0 = as many as there should be
+	setSpan   time.Duration // of a cell; 0 = likewise
 }
 
 // newLab builds the binary from the tree as it stands, so that the commit that a
@@ -66,8 +66,8 @@ func (l *lab) rounds() int {
 // span is how long one cell of a round is measured.
 func (l *lab) span(d time.Duration) time.Duration {
 	switch {
-	case l.setSeconds > 0:
-		return l.setSeconds
+	case l.setSpan > 0:
+		return l.setSpan
 	case l.quick:
 		return d / 4
 	}

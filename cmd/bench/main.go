@@ -117,7 +117,7 @@ func (c *cli) measure(ctx context.Context, chosen []benchmark, out io.Writer) er
 		return err
 	}
 	defer l.close()
-	l.setRounds, l.setSeconds = c.Rounds, time.Duration(c.Seconds*float64(time.Second))
+	l.setRounds, l.setSpan = c.Rounds, time.Duration(c.Seconds*float64(time.Second))
 	var failed []error
 	var missed []string
 	for _, b := range chosen {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,7 +134,7 @@ func (s *stage) aloft(ctx context.Context) error {
 		return err
 	}
 	traced := *s.l
-	traced.env = []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + sink, "OTEL_TRACES_SAMPLER=always_on"}
+	traced.env = append(slices.Clone(s.l.env), "OTEL_EXPORTER_OTLP_ENDPOINT="+sink, "OTEL_TRACES_SAMPLER=always_on")
 	if s.server, err = traced.startServer(ctx, file); err == nil {
 		s.stops = append(s.stops, s.server.stop)
 	}
