@@ -37,6 +37,7 @@ type gatewayRun struct {
 	late    map[string][][2]float64 // p50 and p99 in µs of every round, by target
 	rate    int                     // requests a second of the open loop
 	idle    []idleStep
+	limits  bool // the key has some
 }
 
 // costOf is CPU time in seconds against what was done with it.
@@ -48,7 +49,7 @@ func gateways(ctx context.Context, l *lab) (*result, error) {
 		return nil, err
 	}
 	defer s.close()
-	g := &gatewayRun{l: l, rates: series{}, cost: map[cell]*costOf{}, late: map[string][][2]float64{}}
+	g := &gatewayRun{l: l, limits: s.key == limitedKey, rates: series{}, cost: map[cell]*costOf{}, late: map[string][][2]float64{}}
 	for _, name := range []string{straight, bare, nginx, through, portkey} {
 		t := s.named(name)
 		if t.absent == "" {

@@ -27,6 +27,7 @@ type stage struct {
 	l       *lab
 	self    string // this program
 	server  *child // Aloft
+	key     string // that Aloft takes
 	targets []*target
 	stops   []func()
 }
@@ -87,7 +88,7 @@ func (s *stage) fill(ctx context.Context) error {
 // front is the target that Aloft is.
 func (s *stage) front() *target {
 	return &target{name: through, addr: strings.TrimPrefix(s.server.base, "http://"), pids: []int{s.server.PID()},
-		fields: "Authorization: Bearer " + benchKey + "\r\n"}
+		fields: "Authorization: Bearer " + s.key + "\r\n"}
 }
 
 func (s *stage) named(name string) *target {
@@ -110,13 +111,27 @@ type missingError struct{ why string }
 
 func (e *missingError) Error() string { return e.why }
 
-// benchKey is the API key of the benchmark's requests.
-const benchKey = "sk-aloft-0000000000000000-bench"
+// The API keys of the benchmark's requests: one of the key file, with limits that
+// are never reached, and one for a server that has no key files.
+const (
+	limitedKey = "sk-aloft-0000000000000000-limited"
+	benchKey   = "sk-aloft-0000000000000000-bench"
+)
+
+// keyFile has the key with every limit that is kept for each request.
+func keyFile() []byte {
+	return fmt.Appendf(nil, "keys:\n  - {id: bench, sha256: %s, tenant: bench, requests_per_minute: 1000000000, tokens_per_minute: 1000000000000, "+
+		"parallel: 1000000, tokens_per_month: 1000000000000}\n", hashOf(limitedKey))
+}
+
+func hashOf(secret string) string {
+	hash := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(hash[:])
+}
 
 // gatewayConfig fills in the configuration of `aloft serve`.
-func gatewayConfig(text []byte, self string) []byte {
-	hash := sha256.Sum256([]byte(benchKey))
-	return []byte(strings.NewReplacer("BENCH,", strconv.Quote(self)+",", "HASH", hex.EncodeToString(hash[:])).Replace(string(text)))
+func gatewayConfig(text []byte, self, keys string) []byte {
+	return []byte(strings.NewReplacer("[BENCH,", "["+strconv.Quote(self)+",", ": HASH", ": "+hashOf(benchKey), ": KEYFILE", ": "+strconv.Quote(keys)).Replace(string(text)))
 }
 
 // aloft starts the server with every request traced to a sink.
@@ -125,8 +140,8 @@ func (s *stage) aloft(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(s.l.dir, "gateway.yaml")
-	if err := os.WriteFile(file, gatewayConfig(text, s.self), 0o600); err != nil {
+	file, keys := filepath.Join(s.l.dir, "gateway.yaml"), filepath.Join(s.l.dir, "gateway-keys.yaml")
+	if err := errors.Join(os.WriteFile(keys, keyFile(), 0o600), os.WriteFile(file, gatewayConfig(text, s.self, keys), 0o600)); err != nil {
 		return err
 	}
 	sink, err := s.sink()
@@ -135,10 +150,27 @@ func (s *stage) aloft(ctx context.Context) error {
 	}
 	traced := *s.l
 	traced.env = append(slices.Clone(s.l.env), "OTEL_EXPORTER_OTLP_ENDPOINT="+sink, "OTEL_TRACES_SAMPLER=always_on")
-	if s.server, err = traced.startServer(ctx, file); err == nil {
-		s.stops = append(s.stops, s.server.stop)
+	if s.server, err = traced.startServer(ctx, file); err != nil {
+		return err
 	}
+	s.stops = append(s.stops, s.server.stop)
+	s.key, err = s.findKey(ctx)
 	return err
+}
+
+// findKey returns the key with limits if the server knows it.
+func (s *stage) findKey(ctx context.Context) (key string, err error) {
+	for _, key = range []string{limitedKey, benchKey} {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.server.base+"/v1/models", nil)
+		if err != nil {
+			return "", err
+		}
+		req.Header.Set("Authorization", "Bearer "+key)
+		if _, err = s.server.do(req, nil); err == nil {
+			return key, nil
+		}
+	}
+	return "", errors.New("the server takes none of the benchmark's keys")
 }
 
 // sink takes what is exported by OTLP and forgets it.
