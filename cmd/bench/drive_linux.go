@@ -26,6 +26,9 @@ func hungUp(c net.Conn) bool {
 	if err := raw.Control(func(fd uintptr) {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		n, err := unix.Poll(p, 0)
+		for err == unix.EINTR { // also of a look that does not wait
+			n, err = unix.Poll(p, 0)
+		}
 		gone = err != nil || n > 0
 	}); err != nil {
 		return true

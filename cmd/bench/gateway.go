@@ -243,6 +243,9 @@ func (g *gatewayRun) idleStreams(ctx context.Context, old *stage) error {
 			return errors.Join(err, why)
 		}
 		lost := n - failed - open.alive() // opened, and closed by the other side since
+		if lost > 0 && why == nil {
+			why = fmt.Errorf("%d were opened and then closed by the server", lost)
+		}
 		g.idle = append(g.idle, idleStep{streams: n, failed: failed + lost, why: why, kib: (after - before) / float64(n)})
 		g.l.say("gateway: %d idle streams, %d failed, %.1f KiB each (%.1f MiB before, %.1f after)", n, failed+lost, (after-before)/float64(n), before/1024, after/1024)
 	}
