@@ -5,10 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -257,9 +254,8 @@ func TestDeclined(t *testing.T) {
 func TestWait(t *testing.T) {
 	o := Options{Model: "m", PriorAlpha: 0.1, PriorBeta: 0.001}
 	c := NewCore(o)
-	var w wait
 	b := &Batcher{}
-	at := func(c *Core) time.Duration { w.set(c.outlook()); b.wait.set(c.outlook()); return b.Wait(100) }
+	at := func(c *Core) time.Duration { b.wait.set(c.outlook()); return b.Wait(100) }
 	if got := at(c); got != -1 {
 		t.Errorf("without a replica: %v, want -1", got)
 	}
@@ -337,5 +333,3 @@ func TestAllocations(t *testing.T) {
 		stop(t, b)
 	}
 }
-
-var _ = []any{rand.Int, slices.Max[[]int], io.EOF}
