@@ -59,6 +59,7 @@ func (s *Server) newRouter() router {
 		{path: "/readyz", role: open, methods: get(s.readyz)},
 	}
 	all = append(all, s.jobRoutes(get)...)
+	all = append(all, s.adminRoutes(get)...)
 	for _, rt := range all {
 		if strings.HasSuffix(rt.path, "/") {
 			r.prefix = append(r.prefix, rt)
