@@ -456,7 +456,7 @@ func nodeModules(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	copyFiles(t, source, dir, "driver.mjs")
+	copyFiles(t, source, dir, "driver.mjs", "engine.mjs", "whole.mjs")
 	return dir
 }
 
