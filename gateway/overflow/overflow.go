@@ -196,7 +196,7 @@ func (r *Route) call(req *backends.Request) (*backends.Call, error) {
 	switch {
 	case r.opt.Model == "":
 	case req.Endpoint.Form():
-		err = errors.New("the provider's name cannot be put into a form yet")
+		call.Body, err = openai.SetFormModel(nil, req.Body, req.ContentType, r.opt.Model)
 	default:
 		call.Body, err = openai.SetModel(nil, req.Body, r.opt.Model)
 	}

@@ -141,6 +141,19 @@ func TestOverflowNamesTheProvidersModel(t *testing.T) {
 	}
 }
 
+func TestOverflowOfAForm(t *testing.T) {
+	b, last := provider(t, 200)
+	w := build(t, b, Options{Budget: 1, Model: "vendor/ear"})
+	w.wait = -1
+	const form = "--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n%s\r\n--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n\x00\xff\r\n--b--\r\n"
+	r := chat()
+	r.Endpoint, r.ContentType, r.Body = backends.Transcriptions, "multipart/form-data; boundary=b", fmt.Appendf(nil, form, "m")
+	answer(t, w, r)
+	if sent := last.Load().(string); !strings.HasSuffix(sent, "/v1/audio/transcriptions "+fmt.Sprintf(form, "vendor/ear")) {
+		t.Errorf("provider got %q", sent)
+	}
+}
+
 // A provider that fails must not cost the request its place in our queue.
 func TestOverflowComesBack(t *testing.T) {
 	for _, status := range []int{401, 404, 429, 500} {
