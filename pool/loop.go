@@ -19,6 +19,10 @@ type replica struct {
 	cancel   context.CancelFunc // ends the act in progress
 	stopping bool               // stop was asked while an act was in progress
 	backoff  time.Duration
+
+	renews   bool     // starts because its model changed (renew.go), and is not ready yet
+	replaces *replica // while it starts beside it: the old one on its slice
+	heir     bool     // goes so that the new one fits: that starts when it is gone
 }
 
 func (r *replica) view() Replica {
@@ -32,15 +36,16 @@ func (r *replica) view() Replica {
 // loop is the state that the pool's one goroutine owns.
 type loop struct {
 	p        *Pool
+	models   map[string]Model
 	replicas map[string]*replica
 	counts   map[string]int // replicas ever started, per model
 	timings  map[Step]*samples
 	closing  bool
 }
 
-func (p *Pool) run() {
+func (p *Pool) run(models map[string]Model) {
 	defer close(p.done)
-	l := &loop{p: p, replicas: map[string]*replica{}, counts: map[string]int{}, timings: map[Step]*samples{}}
+	l := &loop{p: p, models: models, replicas: map[string]*replica{}, counts: map[string]int{}, timings: map[Step]*samples{}}
 	for f := range p.ask {
 		f(l)
 		if l.closing && len(l.replicas) == 0 {
@@ -141,9 +146,10 @@ func (l *loop) awake(slice string) *replica {
 	return nil
 }
 
-func (l *loop) start(m Model, slice gpu.Slice, job string) string {
+// launch makes a replica; old is the one that it replaces, nil = none.
+func (l *loop) launch(m Model, slice gpu.Slice, job string, old *replica) string {
 	l.counts[m.Name]++
-	r := &replica{model: m, backoff: l.p.opt.BackoffMin, info: Replica{
+	r := &replica{model: m, backoff: l.p.opt.BackoffMin, renews: old != nil, replaces: old, info: Replica{
 		ID: fmt.Sprintf("%s-%d", m.Name, l.counts[m.Name]), Model: m.Name, Slice: slice, Job: job}}
 	l.replicas[r.info.ID] = r
 	l.load(r)
@@ -182,6 +188,7 @@ func (l *loop) warm(r *replica, loading time.Duration) {
 		r.backoff = l.p.opt.BackoffMin
 		l.measure(r, "start", loading+warming)
 		l.enter(r, Ready, loading+warming)
+		l.settled(r)
 	}})
 }
 
@@ -218,7 +225,8 @@ func (l *loop) republish(model string) {
 
 // fail records why and tries again after the back-off; a replica lent to a job
 // is not restarted: its lease ends instead. One that was asleep is forgotten:
-// its slice may be lent, and a restart would take it from the borrower.
+// its slice may be lent, and a restart would take it from the borrower. So is one
+// of a model that changed, and one that failed beside the one it was to replace.
 func (l *loop) fail(r *replica, err error) {
 	r.info.Error = err.Error()
 	r.cancel()
@@ -226,7 +234,11 @@ func (l *loop) fail(r *replica, err error) {
 		r.engine = nil
 		l.p.acts.Go(func() { e.Stop(0) })
 	}
-	if r.info.State == Draining || r.info.State == Sleeping || l.closing {
+	beside := r.replaces != nil
+	if beside {
+		l.giveWay(r)
+	}
+	if r.info.State == Draining || r.info.State == Sleeping || l.closing || beside || l.stale(r) {
 		if r.info.State != Draining {
 			l.enter(r, Draining, 0)
 		}
@@ -248,6 +260,10 @@ func (l *loop) fail(r *replica, err error) {
 func (l *loop) drain(r *replica, limit time.Duration, then func(*loop, time.Duration)) {
 	if r.cancel != nil {
 		r.cancel()
+	}
+	if n := l.successor(r); n != nil { // what was on its way here is not wanted either
+		n.replaces = nil
+		l.stop(n)
 	}
 	l.enter(r, Draining, 0)
 	t := r.tracked
@@ -276,6 +292,7 @@ func (l *loop) sleep(r *replica) {
 				r.tracked.reset()
 				l.measure(r, "sleep", drained+took)
 				l.enter(r, Sleeping, drained+took)
+				l.renew(r.model.Name)
 			}
 		}})
 	})
@@ -322,10 +339,17 @@ func (l *loop) end(r *replica) {
 func (l *loop) gone(r *replica, took time.Duration) {
 	l.enter(r, Stopped, took)
 	delete(l.replicas, r.info.ID)
+	if m, known := l.models[r.model.Name]; known && r.heir && !l.closing {
+		l.replicas[l.launch(m, r.info.Slice, "", nil)].renews = true
+	}
+	l.renew(r.model.Name)
 }
 
 func (l *loop) close(ctx context.Context) {
 	l.closing = true
+	for _, r := range l.replicas {
+		r.replaces, r.heir = nil, false
+	}
 	limit := l.p.opt.DrainTimeout
 	if at, ok := ctx.Deadline(); ok {
 		limit = max(time.Millisecond, min(limit, time.Until(at)))

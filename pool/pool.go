@@ -22,8 +22,9 @@ import (
 // Model is what the pool has to know of a served model.
 type Model struct {
 	Name  string
-	Slots int // sequences (generation) or calls (embeddings) a replica takes at once
-	Spec  any // the launcher's own description: command, files, options
+	Slots int       // sequences (generation) or calls (embeddings) a replica takes at once
+	Needs gpu.Shape // the smallest slice that will do
+	Spec  any       // the launcher's own description: command, files, options; plain data
 }
 
 // Launcher starts engines. Implemented by Exec and, in tests, by a function.
@@ -117,9 +118,8 @@ func (o Options) Validate() error {
 
 // Pool keeps the replicas of all models.
 type Pool struct {
-	opt    Options
-	log    *slog.Logger
-	models map[string]Model
+	opt Options
+	log *slog.Logger
 
 	ask  chan func(*loop)
 	done chan struct{}
@@ -131,14 +131,12 @@ func New(o Options, log *slog.Logger) (*Pool, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	p := &Pool{opt: o, log: log, models: map[string]Model{}, ask: make(chan func(*loop)), done: make(chan struct{})}
-	for _, m := range o.Models {
-		if m.Slots < 1 {
-			return nil, fmt.Errorf("pool: model %s: slots is %d, want at least 1", m.Name, m.Slots)
-		}
-		p.models[m.Name] = m
+	models, err := byName(o.Models)
+	if err != nil {
+		return nil, err
 	}
-	go p.run()
+	p := &Pool{opt: o, log: log, ask: make(chan func(*loop)), done: make(chan struct{})}
+	go p.run(models)
 	return p, nil
 }
 
@@ -147,19 +145,19 @@ func New(o Options, log *slog.Logger) (*Pool, error) {
 // once; events tell how it goes. Errors: backends.ErrUnknownModel, ErrDraining
 // after Close, or who holds the slice.
 func (p *Pool) Start(model string, slice gpu.Slice, job string) (string, error) {
-	m, ok := p.models[model]
-	if !ok {
-		return "", fmt.Errorf("start replica of %q: %w", model, backends.ErrUnknownModel)
-	}
 	var id string
 	err := p.do(func(l *loop) error {
-		if l.closing {
+		m, known := l.models[model]
+		switch {
+		case l.closing:
 			return fmt.Errorf("start replica of %s on %s: %w", model, slice.ID, backends.ErrDraining)
+		case !known:
+			return fmt.Errorf("start replica of %q: %w", model, backends.ErrUnknownModel)
 		}
 		if other := l.awake(slice.ID); other != nil {
 			return fmt.Errorf("start replica of %s on %s: replica %s is %s there", model, slice.ID, other.info.ID, other.info.State)
 		}
-		id = l.start(m, slice, job)
+		id = l.launch(m, slice, job, nil)
 		return nil
 	})
 	return id, err
