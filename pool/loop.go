@@ -37,6 +37,7 @@ func (r *replica) view() Replica {
 type loop struct {
 	p        *Pool
 	models   map[string]Model
+	retired  map[string]bool // models that are gone, and nothing waits for them
 	replicas map[string]*replica
 	counts   map[string]int // replicas ever started, per model
 	timings  map[Step]*samples
@@ -45,7 +46,7 @@ type loop struct {
 
 func (p *Pool) run(models map[string]Model) {
 	defer close(p.done)
-	l := &loop{p: p, models: models, replicas: map[string]*replica{}, counts: map[string]int{}, timings: map[Step]*samples{}}
+	l := &loop{p: p, models: models, retired: map[string]bool{}, replicas: map[string]*replica{}, counts: map[string]int{}, timings: map[Step]*samples{}}
 	for f := range p.ask {
 		f(l)
 		if l.closing && len(l.replicas) == 0 {

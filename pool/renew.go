@@ -13,7 +13,7 @@ import (
 // other: the new engine starts beside the old one on its slice, which goes when
 // the new one is ready; where both do not fit, the old one goes first. What
 // serves nobody (asleep, starting, failed, lent) is stopped, and started again
-// when it is wanted. Replicas of a model that is gone are drained and stopped.
+// when it is wanted. Those of a model that is left out serve on until Retire.
 func (p *Pool) SetModels(models []Model) error {
 	named, err := byName(models)
 	if err != nil {
@@ -24,6 +24,7 @@ func (p *Pool) SetModels(models []Model) error {
 			return fmt.Errorf("change models: %w", backends.ErrDraining)
 		}
 		l.models = named
+		l.retired = map[string]bool{}
 		had := map[string]bool{}
 		for _, r := range l.replicas {
 			had[r.model.Name] = true
@@ -33,6 +34,21 @@ func (p *Pool) SetModels(models []Model) error {
 		}
 		return nil
 	})
+}
+
+// Retire drains and stops the replicas of a model that SetModels left out: what
+// waited for them is answered.
+func (p *Pool) Retire(model string) error {
+	return p.do(func(l *loop) error {
+		l.retired[model] = true
+		l.renew(model)
+		return nil
+	})
+}
+
+// Republish calls Publish again for a model, whoever listens having changed.
+func (p *Pool) Republish(model string) error {
+	return p.do(func(l *loop) error { l.publish(model); return nil })
 }
 
 func byName(models []Model) (map[string]Model, error) {
@@ -70,6 +86,8 @@ func (l *loop) renew(model string) {
 			busy = busy || r.heir
 		case !l.stale(r):
 			busy = busy || r.renews
+		case v.State == Ready && !known && !l.retired[model]:
+			busy = true
 		case v.State != Ready || v.Job != "" || !known:
 			l.stop(r)
 		case old == nil:

@@ -87,6 +87,11 @@ func TestSetModels(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				counting = true
 				must(t, w.SetModels(tt.models))
+				synctest.Wait()
+				if got := w.published(); got < min(tt.replicas, 1) && tt.least > 0 {
+					t.Errorf("%d replicas serve after SetModels", got)
+				}
+				must(t, w.Retire("m"))
 				time.Sleep(9 * time.Second)
 				synctest.Wait()
 				if got := w.ids(); got != tt.want {

@@ -33,6 +33,7 @@ type Config struct {
 
 	path string // the file, for messages and relative paths; "" = built in
 	data string // the data folder, from the environment or a flag
+	text []byte // of the file, for the lines of messages
 }
 
 // LogConfig is the log's level (debug, info, warn, error) and format (text, json).
@@ -250,16 +251,30 @@ func parseConfig(text []byte) (*Config, error) {
 	for i := range c.Models {
 		c.Models[i].fill()
 	}
+	c.text = text
 	if err := c.validate(); err != nil {
-		var at *atError
-		if errors.As(err, &at) {
-			if line := lineOf(text, at.path); line > 0 {
-				return nil, fmt.Errorf("line %d: %w", line, err)
-			}
-		}
-		return nil, err
+		return nil, c.line(err)
 	}
 	return &c, nil
+}
+
+// line adds the line of the mistake to an error that knows its place.
+func (c *Config) line(err error) error {
+	var at *atError
+	if errors.As(err, &at) {
+		if line := lineOf(c.text, at.path); line > 0 {
+			return fmt.Errorf("line %d: %w", line, err)
+		}
+	}
+	return err
+}
+
+// located adds the file, too.
+func (c *Config) located(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", configName(c.path), c.line(err))
 }
 
 // locate adds the line to a decoder's message that has none (a bad duration),

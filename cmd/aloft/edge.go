@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -31,8 +32,9 @@ func (c catalog) Lookup(name string) (gateway.Model, bool) {
 // Models implements gateway.Catalog.
 func (c catalog) Models() []gateway.Model {
 	var out []gateway.Model
-	for _, n := range c.order {
-		out = append(out, c.describe(c.models[n]))
+	set := c.set.Load()
+	for _, n := range set.order {
+		out = append(out, c.describe(set.models[n]))
 	}
 	return out
 }
@@ -67,13 +69,19 @@ func (s *serving) states() map[string][]pool.State {
 // submitter fits the batchers to gateway.Submitter.
 type submitter struct{ *serving }
 
-// Submit implements gateway.Submitter.
+// Submit implements gateway.Submitter. A batcher that was replaced between the
+// look and the call refuses: its successor is asked.
 func (s submitter) Submit(ctx context.Context, r *backends.Request) (*backends.Reply, error) {
-	m := s.models[r.Model]
-	if m == nil {
-		return nil, backends.ErrUnknownModel
+	for {
+		m := s.model(r.Model)
+		if m == nil {
+			return nil, backends.ErrUnknownModel
+		}
+		reply, err := m.batcher.Submit(ctx, r)
+		if now := s.model(r.Model); !errors.Is(err, backends.ErrDraining) || now != nil && now.batcher == m.batcher {
+			return reply, err
+		}
 	}
-	return m.batcher.Submit(ctx, r)
 }
 
 // caller is the gateway as jobs.Caller; jobs are made before the gateway is.
@@ -201,8 +209,9 @@ func (s statusSource) Status() any {
 		out.Slices = append(out.Slices, SliceStatus{ID: sl.ID, Shape: sl.Shape.Profile, Phase: string(sl.Phase), Model: sl.Model,
 			Job: sl.Job, To: sl.To, Moving: sl.Moving, Since: time.Since(sl.Since).Seconds()})
 	}
-	for _, name := range s.serving.order {
-		out.Models = append(out.Models, s.modelStatus(name, v.Plan.Needs[name]))
+	set := s.serving.set.Load()
+	for _, name := range set.order {
+		out.Models = append(out.Models, s.modelStatus(set.models[name], v.Plan.Needs[name]))
 	}
 	list, _ := s.jobs.List(context.Background(), jobs.Filter{States: []jobs.State{jobs.Queued, jobs.Starting, jobs.Running, jobs.Preempting}})
 	for _, j := range list {
@@ -223,10 +232,9 @@ func (s statusSource) Status() any {
 	return out
 }
 
-func (s *server) modelStatus(name string, n arbiter.Numbers) ModelStatus {
-	m := s.serving.models[name]
+func (s *server) modelStatus(m *served, n arbiter.Numbers) ModelStatus {
 	sig := m.batcher.Signals(time.Now())
-	ms := ModelStatus{Name: name, State: catalog{s.serving}.describe(m).State, Level: n.Level, Need: n.Need, Fast: n.Fast, Have: n.Have,
+	ms := ModelStatus{Name: m.ModelConfig.Name, State: catalog{s.serving}.describe(m).State, Level: n.Level, Need: n.Need, Fast: n.Fast, Have: n.Have,
 		Headroom: n.Room, P99: 1000 * sig.First.P99.Seconds(), Target: 1000 * m.Target.Seconds(), Rate: sig.Load.Requests,
 		Queue: map[string]int{}, Eta: sig.Eta, Batch: sig.Calls.Rows}
 	for c := range backends.Classes {
@@ -240,8 +248,9 @@ func (s *server) modelStatus(name string, n arbiter.Numbers) ModelStatus {
 }
 
 func (s *server) observeQueues(o metric.Observer, queue metric.Int64Observable) {
-	for _, name := range s.serving.order {
-		sig := s.serving.models[name].batcher.Signals(time.Now())
+	set := s.serving.set.Load()
+	for _, name := range set.order {
+		sig := set.models[name].batcher.Signals(time.Now())
 		for c := range backends.Classes {
 			o.ObserveInt64(queue, int64(sig.Class[c].Queue), metric.WithAttributes(attribute.String("model", name), attribute.String("class", c.String())))
 		}

@@ -25,23 +25,29 @@ import (
 
 // engines makes the launch profile of every model, and checks what a launch
 // will need, so that a missing file is one clear line now and not a crash loop.
-func (s *server) engines() (pool.Launcher, []pool.Model, error) {
+func (s *server) engines(c *Config) ([]pool.Model, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, nil, fmt.Errorf("find this program: %w", err)
+		return nil, fmt.Errorf("find this program: %w", err)
 	}
 	var models []pool.Model
-	for _, m := range s.conf.Models {
-		p, err := s.profile(self, m)
+	for i, m := range c.Models {
+		p, err := s.profile(self, c, m)
 		if err != nil {
-			return nil, nil, err
+			return nil, at(fmt.Sprintf("models[%d]", i), "%w", err)
 		}
-		models = append(models, pool.Model{Name: m.Name, Slots: m.Slots, Spec: p})
+		needs, _ := s.shape(m.Shape) // checked by nextSet
+		models = append(models, pool.Model{Name: m.Name, Slots: m.Slots, Needs: needs, Spec: p})
 	}
+	return models, nil
+}
+
+func (s *server) launcher() pool.Launcher {
+	t := s.conf.Gateway.Timeouts
 	dial := func(url string) backends.Backend {
-		return openaihttp.New(openaihttp.Options{BaseURL: url, FirstByteTimeout: s.conf.Gateway.Timeouts.FirstByte})
+		return openaihttp.New(openaihttp.Options{BaseURL: url, ConnectTimeout: t.Connect, FirstByteTimeout: t.FirstByte, StreamIdleTimeout: t.StreamIdle})
 	}
-	return pool.Exec{Dial: dial, Nice: niceOf, RunDir: s.path("run"), LogDir: s.path("logs")}, models, nil
+	return pool.Exec{Dial: dial, Nice: niceOf, RunDir: s.path("run"), LogDir: s.path("logs")}
 }
 
 // niceOf is the CPU's stand-in for a slice's share; what is lent runs below serving.
@@ -52,16 +58,16 @@ func niceOf(l pool.Launch) int {
 	return simulated.NiceFor(l.Slice.Shape)
 }
 
-func (s *server) profile(self string, m ModelConfig) (pool.Profile, error) {
+func (s *server) profile(self string, c *Config, m ModelConfig) (pool.Profile, error) {
 	p := pool.Profile{Announces: true, Sleep: pool.SleepHTTP}
 	p.Path, p.WarmUp = warmUp(m)
 	switch m.Engine {
 	case "llama":
-		file, err := s.conf.gguf(m, s.data)
+		file, err := c.gguf(m, s.data)
 		if err != nil {
 			return p, err
 		}
-		lib, err := s.conf.library()
+		lib, err := c.library()
 		if err != nil {
 			return p, err
 		}

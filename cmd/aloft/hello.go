@@ -29,8 +29,9 @@ func (s *server) hello(w io.Writer, address string) {
 			fmt.Fprintln(w, "       here a shape is a label and a CPU share; jobs run below serving")
 		}
 	}
-	for _, name := range s.serving.order {
-		m := s.serving.models[name]
+	set := s.serving.set.Load()
+	for _, name := range set.order {
+		m := set.models[name]
 		fmt.Fprintf(w, "model: %s (%s, %s), %d to %d replicas, p99 target %v\n", name, m.Engine, strings.Join(m.Endpoints, ", "), m.Replicas.Min, m.Replicas.Max, m.Target)
 	}
 	a := s.conf.Arbiter
@@ -43,13 +44,14 @@ func (s *server) hello(w io.Writer, address string) {
 
 // example is a curl line that works.
 func (s *server) example(address string) string {
-	for _, name := range s.serving.order {
-		if slices.Contains(s.serving.models[name].Endpoints, "chat") {
+	set := s.serving.set.Load()
+	for _, name := range set.order {
+		if slices.Contains(set.models[name].Endpoints, "chat") {
 			return fmt.Sprintf(`curl %s/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"%s","max_tokens":40,"messages":[{"role":"user","content":"In the beginning"}]}'`, address, name)
 		}
 	}
-	name := s.serving.order[0]
-	if s.serving.models[name].embeds() {
+	name := set.order[0]
+	if set.models[name].embeds() {
 		return fmt.Sprintf(`curl %s/v1/embeddings -H 'Content-Type: application/json' -d '{"model":"%s","input":"an idle GPU"}'`, address, name)
 	}
 	return fmt.Sprintf(`curl %s/v1/completions -H 'Content-Type: application/json' -d '{"model":"%s","max_tokens":40,"prompt":"In the beginning"}'`, address, name)

@@ -36,7 +36,7 @@ func (m *meter) totals() (useful, late, rows time.Duration) {
 // observer hears of every request: it books knee work and counts. It implements
 // gateway.Observer.
 type observer struct {
-	models   map[string]*served
+	serving  *serving
 	duration metric.Float64Histogram
 	first    metric.Float64Histogram
 	tokens   metric.Int64Histogram
@@ -48,7 +48,7 @@ var durationBuckets = []float64{0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 
 var tokenBuckets = []float64{1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864}
 
 func newObserver(s *serving, meter metric.Meter) (*observer, error) {
-	o := &observer{models: s.models, lent: s.isLent}
+	o := &observer{serving: s, lent: s.isLent}
 	var err error
 	hist := func(name, unit, what string, bounds []float64) metric.Float64Histogram {
 		h, e := meter.Float64Histogram(name, metric.WithUnit(unit), metric.WithDescription(what), metric.WithExplicitBucketBoundaries(bounds...))
@@ -72,7 +72,7 @@ var operation = map[backends.Endpoint]string{backends.Chat: "chat", backends.Com
 
 // Observe implements gateway.Observer.
 func (o *observer) Observe(r gateway.Outcome) {
-	m := o.models[r.Model]
+	m := o.serving.model(r.Model)
 	if m == nil {
 		return // unknown model: no label for what a client made up
 	}

@@ -17,7 +17,6 @@ import (
 	_ "gocloud.dev/blob/fileblob" // the default bucket is a folder
 
 	"aloft/arbiter"
-	"aloft/backends"
 	"aloft/batcher"
 	"aloft/gateway"
 	"aloft/gpu"
@@ -39,12 +38,13 @@ func (c *serveCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return runServer(ctx, conf, os.Stdout, os.Stderr)
+	return runServer(ctx, conf, c.load, os.Stdout, os.Stderr)
 }
 
 // server is the running whole: built top to bottom, stopped in reverse.
 type server struct {
-	conf      *Config
+	conf *Config // as it was at the start
+	reloading
 	log       *slog.Logger
 	data      string
 	inventory gpu.Inventory
@@ -72,9 +72,11 @@ type stop struct {
 const stopBound = 60 * time.Second
 
 // runServer runs until ctx ends and then stops everything in reverse order. What
-// was started is stopped also when a later part fails to start.
-func runServer(ctx context.Context, conf *Config, stdout, stderr io.Writer) (err error) {
-	s := &server{conf: conf, log: conf.logger(stderr), began: time.Now()}
+// was started is stopped also when a later part fails to start. load reads the
+// configuration again, as it is now.
+func runServer(ctx context.Context, conf *Config, load func() (*Config, error), stdout, stderr io.Writer) (err error) {
+	s := &server{conf: conf, reloading: reloading{load: load, current: conf, level: new(slog.LevelVar)}, began: time.Now()}
+	s.log = conf.logger(stderr, s.level)
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
 		defer cancel()
@@ -206,26 +208,14 @@ func (s *server) shape(profile string) (gpu.Shape, error) {
 	return gpu.Shape{}, fmt.Errorf("no slice is as large as %q; this node has %s", profile, strings.Join(slices.Compact(have), ", "))
 }
 
-// openModels checks every model's file and makes its batcher.
+// openModels checks all that the models need and makes their batchers.
 func (s *server) openModels(context.Context) error {
-	s.serving = &serving{models: map[string]*served{}, changed: make(chan struct{}), rows: map[string]bool{},
-		offline: map[string]int{}}
-	for _, m := range s.conf.Models {
-		needs, err := s.shape(m.Shape)
-		if err != nil {
-			return fmt.Errorf("model %s: shape: %w", m.Name, err)
-		}
-		b, err := batcher.New(batcher.Options{Model: m.Name, Merge: slices.Contains(m.Endpoints, "embeddings"),
-			MaxBatchRows: m.Batch.MaxRows, MaxBatchTokens: m.Batch.MaxTokens, MaxQueueDelay: m.Batch.MaxDelay, MaxQueue: m.Batch.MaxQueue,
-			Target: m.Target, Window: s.conf.Arbiter.Window, MinSamples: s.conf.Arbiter.MinSamples, Off: m.Batch.Off}, s.log.With("model", m.Name))
-		if err != nil {
-			return fmt.Errorf("model %s: %w", m.Name, err)
-		}
-		s.onStop("batcher "+m.Name, b.Close)
-		s.serving.models[m.Name] = &served{ModelConfig: m, batcher: b, needs: needs, counter: &backends.Ratio{}, created: time.Now()}
-		s.serving.order = append(s.serving.order, m.Name)
-	}
-	return nil
+	s.serving = &serving{changed: make(chan struct{}), rows: map[string]bool{}, offline: map[string]int{},
+		retired: map[string][]*batcher.Batcher{}}
+	set, err := s.nextSet(s.conf, newModelSet())
+	s.serving.set.Store(set)
+	s.onStop("batchers", s.closeBatchers)
+	return s.conf.located(err)
 }
 
 func (s *server) openJobs(ctx context.Context) error {
@@ -233,10 +223,8 @@ func (s *server) openJobs(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	for _, t := range s.conf.Jobs.Templates {
-		if _, err := s.shape(t.Shape); err != nil {
-			return fmt.Errorf("job template %s: shape: %w", t.Name, err)
-		}
+	if err := s.checkTemplates(s.conf); err != nil {
+		return s.conf.located(err)
 	}
 	if s.store, err = boltstore.Open(s.path("store.db")); err != nil {
 		return err
@@ -258,12 +246,12 @@ func (s *server) openJobs(ctx context.Context) error {
 }
 
 func (s *server) openPool(context.Context) error {
-	launcher, models, err := s.engines()
+	models, err := s.engines(s.conf)
 	if err != nil {
-		return err
+		return s.conf.located(err)
 	}
 	c := s.conf.Pool
-	s.serving.pool, err = pool.New(pool.Options{Models: models, Launcher: launcher, Publish: s.serving.publish,
+	s.serving.pool, err = pool.New(pool.Options{Models: models, Launcher: s.launcher(), Publish: s.serving.publish,
 		OnEvent:      func(e pool.Event) { s.serving.notify(e.All); s.arbiter.Kick() },
 		StartTimeout: c.StartTimeout, DrainTimeout: c.DrainTimeout, StopGrace: c.StopGrace,
 		BackoffMin: c.BackoffMin, BackoffMax: c.BackoffMax}, s.log)
@@ -336,5 +324,6 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 	}
 	s.onStop("address", func(context.Context) error { _ = os.Remove(s.path("run", "address")); return nil })
 	s.hello(stdout, address)
+	s.watchFiles(ctx)
 	return s.gateway.Serve(ctx, s.listener)
 }

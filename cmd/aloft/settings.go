@@ -76,8 +76,9 @@ func logLevel(s string) (slog.Level, error) {
 }
 
 // logger writes structured lines to w.
-func (c *Config) logger(w io.Writer) *slog.Logger {
-	level, _ := logLevel(c.Log.Level) // checked by validate
+func (c *Config) logger(w io.Writer, level *slog.LevelVar) *slog.Logger {
+	l, _ := logLevel(c.Log.Level) // checked by validate
+	level.Set(l)
 	opt := &slog.HandlerOptions{Level: level}
 	if c.Log.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, opt))

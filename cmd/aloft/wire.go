@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"aloft/arbiter"
@@ -18,19 +20,38 @@ import (
 type served struct {
 	ModelConfig
 	batcher *batcher.Batcher
+	options batcher.Options // of the batcher
 	needs   gpu.Shape
 	counter *backends.Ratio
 	created time.Time
-	meter   meter
+	meter   *meter
 }
 
 func (m *served) embeds() bool { return slices.Contains(m.Endpoints, "embeddings") }
 
+// modelSet is all that is served. It is never changed: a reload replaces it.
+type modelSet struct {
+	models map[string]*served
+	order  []string           // as configured
+	names  map[string]*served // by name and alias
+}
+
+func newModelSet() *modelSet {
+	return &modelSet{models: map[string]*served{}, names: map[string]*served{}}
+}
+
+func (set *modelSet) add(m *served) {
+	set.order = append(set.order, m.Name)
+	for _, n := range append([]string{m.Name}, m.Aliases...) {
+		set.names[n] = m
+	}
+	set.models[m.Name] = m
+}
+
 // serving fits pool and batchers to arbiter.Serving.
 type serving struct {
-	pool   *pool.Pool
-	models map[string]*served
-	order  []string
+	pool *pool.Pool
+	set  atomic.Pointer[modelSet]
 
 	mu      sync.Mutex
 	changed chan struct{}   // closed and replaced whenever a replica changes
@@ -38,20 +59,14 @@ type serving struct {
 	offline map[string]int  // ready replicas lent to batches, per model
 	lent    map[string]bool // ids of replicas lent to batches
 	seen    map[string][]pool.State
+	retired map[string][]*batcher.Batcher // of before a reload, until they are empty
 }
 
+// model finds a served model by its name; nil = there is none.
+func (s *serving) model(name string) *served { return s.set.Load().models[name] }
+
 // named finds a model by its name or an alias; nil = there is none.
-func (s *serving) named(name string) *served {
-	if m := s.models[name]; m != nil {
-		return m
-	}
-	for _, m := range s.models {
-		if slices.Contains(m.Aliases, name) {
-			return m
-		}
-	}
-	return nil
-}
+func (s *serving) named(name string) *served { return s.set.Load().names[name] }
 
 // publish is the pool's Publish: the batcher gets the ready replicas.
 func (s *serving) publish(model string, ready []pool.ReadyReplica) {
@@ -64,8 +79,14 @@ func (s *serving) publish(model string, ready []pool.ReadyReplica) {
 			s.offline[model]++
 		}
 	}
+	to := slices.Clone(s.retired[model])
 	s.mu.Unlock()
-	s.models[model].batcher.SetReplicas(out)
+	if m := s.model(model); m != nil {
+		to = append(to, m.batcher)
+	}
+	for _, b := range to {
+		b.SetReplicas(out)
+	}
 }
 
 // concurrency is how many rows of batches may be under way for a model now,
@@ -112,9 +133,10 @@ func (s *serving) notify(replicas []pool.Replica) {
 // Models implements arbiter.Serving.
 func (s *serving) Models(now time.Time) []arbiter.Model {
 	timings := s.pool.Timings()
-	out := make([]arbiter.Model, 0, len(s.order))
-	for _, name := range s.order {
-		m := s.models[name]
+	set := s.set.Load()
+	out := make([]arbiter.Model, 0, len(set.order))
+	for _, name := range set.order {
+		m := set.models[name]
 		sig := m.batcher.Signals(now)
 		a := arbiter.Model{Name: name, Needs: m.needs, Min: m.Replicas.Min, Max: m.Replicas.Max,
 			Target: m.Target, P99: sig.First.P99, Samples: sig.First.Samples,
@@ -174,13 +196,23 @@ var phases = map[pool.State]arbiter.Phase{
 	pool.Ready: arbiter.Ready, pool.Draining: arbiter.Draining, pool.Sleeping: arbiter.Asleep,
 }
 
-// Replicas implements arbiter.Serving.
+// Replicas implements arbiter.Serving. While a replica is replaced its slice has
+// two: the ready one counts.
 func (s *serving) Replicas() []arbiter.Placed {
 	var out []arbiter.Placed
-	for _, r := range s.pool.Replicas() {
+	all := s.pool.Replicas()
+	slices.SortStableFunc(all, func(a, b pool.Replica) int { return cmp.Compare(serves(b), serves(a)) })
+	for _, r := range all {
 		out = append(out, arbiter.Placed{Slice: r.Slice.ID, Model: r.Model, Replica: r.ID, Phase: phases[r.State]})
 	}
 	return out
+}
+
+func serves(r pool.Replica) int {
+	if r.State == pool.Ready {
+		return 1
+	}
+	return 0
 }
 
 // Bring implements arbiter.Serving.
@@ -221,7 +253,10 @@ func (s *serving) Rest(ctx context.Context, slice gpu.Slice) error {
 
 // Tune implements arbiter.Serving.
 func (s *serving) Tune(t arbiter.Setting) {
-	m := s.models[t.Model]
+	m := s.model(t.Model)
+	if m == nil {
+		return // removed since the arbiter looked
+	}
 	m.batcher.SetEta(t.Eta)
 	s.mu.Lock()
 	s.rows[t.Model] = t.Rows

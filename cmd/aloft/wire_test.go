@@ -11,10 +11,13 @@ import (
 )
 
 func testServing() *serving {
-	return &serving{
-		models:  map[string]*served{"m": {ModelConfig: ModelConfig{Name: "m", Aliases: []string{"text-embedding-3-small"}}}},
+	s := &serving{
 		changed: make(chan struct{}), rows: map[string]bool{"m": true}, offline: map[string]int{"m": 2},
 	}
+	set := newModelSet()
+	set.add(&served{ModelConfig: ModelConfig{Name: "m", Aliases: []string{"text-embedding-3-small"}}})
+	s.set.Store(set)
+	return s
 }
 
 func TestBatchRowsFindTheirModel(t *testing.T) {
