@@ -11,39 +11,65 @@ import (
 
 	"aloft/backends/openai"
 
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 	"github.com/valyala/fasthttp"
 )
 
-const (
-	// wholeAlloc is up to which size a body's announced length is believed and
-	// allocated at once; beyond it memory grows with the bytes that came.
-	wholeAlloc = 1 << 20
-)
+// wholeAlloc is up to which size a body's announced length is believed and
+// allocated at once; beyond it memory grows with the bytes that came.
+const wholeAlloc = 1 << 20
 
 // readBody reads a JSON body into memory of its own: it outlives the handler.
 func (s *Server) readBody(c *fasthttp.RequestCtx) ([]byte, error) {
-	if e := c.Request.Header.ContentEncoding(); len(e) > 0 && string(e) != "identity" {
-		return nil, unsupported("content encoding %q is not supported, send the body as it is", e)
-	}
 	if t := c.Request.Header.ContentType(); len(t) > 0 && !isJSON(t) {
 		return nil, unsupported("content type %q is not supported, want application/json", t)
 	}
+	return s.readAny(c)
+}
+
+// readForm reads a multipart body.
+func (s *Server) readForm(c *fasthttp.RequestCtx) ([]byte, error) {
+	if t := c.Request.Header.ContentType(); !bytes.HasPrefix(t, []byte("multipart/form-data")) {
+		return nil, unsupported("content type %q is not supported, want multipart/form-data", t)
+	}
+	return s.readAny(c)
+}
+
+// readAny reads a body of at most MaxBody bytes, also once it is unpacked. Of
+// one that is refused the rest is left to the closing connection, so that it
+// holds nobody up.
+func (s *Server) readAny(c *fasthttp.RequestCtx) ([]byte, error) {
+	encoding := string(c.Request.Header.ContentEncoding())
+	switch encoding {
+	case "", "identity", "gzip", "zstd":
+	default:
+		return nil, unsupported("content encoding %.40q is not supported, want gzip or zstd", encoding)
+	}
+	body, err := s.readRaw(c)
+	if err == nil && (encoding == "gzip" || encoding == "zstd") {
+		body, err = unpack(encoding, body, s.opt.MaxBody)
+	}
+	return body, err
+}
+
+func (s *Server) readRaw(c *fasthttp.RequestCtx) ([]byte, error) {
 	stream := c.RequestBodyStream()
 	if stream == nil {
 		return nil, nil
 	}
 	n := c.Request.Header.ContentLength()
-	if n > s.opt.MaxBody {
-		c.SetConnectionClose() // with the rest unread; see lingering
-		return nil, tooLarge(s.opt.MaxBody)
-	}
-	if n >= 0 && n <= wholeAlloc {
+	if n >= 0 && n <= min(wholeAlloc, s.opt.MaxBody) {
 		body := make([]byte, n)
 		_, err := io.ReadFull(stream, body)
 		return body, readFault(err)
 	}
-	body, err := io.ReadAll(io.LimitReader(stream, int64(s.opt.MaxBody)+1))
-	if len(body) > s.opt.MaxBody {
+	var body []byte
+	var err error
+	if n <= s.opt.MaxBody {
+		body, err = io.ReadAll(io.LimitReader(stream, int64(s.opt.MaxBody)+1))
+	}
+	if max(n, len(body)) > s.opt.MaxBody {
 		c.SetConnectionClose() // with the rest unread; see lingering
 		return nil, tooLarge(s.opt.MaxBody)
 	}
@@ -51,6 +77,33 @@ func (s *Server) readBody(c *fasthttp.RequestCtx) ([]byte, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	return body, readFault(err)
+}
+
+// unpack decodes a body of at most limit bytes; a bomb is not decoded further.
+func unpack(encoding string, packed []byte, limit int) ([]byte, error) {
+	var r io.Reader
+	var err error
+	if encoding == "gzip" {
+		r, err = gzip.NewReader(bytes.NewReader(packed))
+	} else {
+		var z *zstd.Decoder
+		z, err = zstd.NewReader(bytes.NewReader(packed), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(limit)+1<<20))
+		if err == nil {
+			defer z.Close()
+		}
+		r = z
+	}
+	var body []byte
+	if err == nil {
+		body, err = io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	}
+	switch {
+	case len(body) > limit || errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded):
+		return nil, tooLarge(limit)
+	case err != nil:
+		return nil, invalid("", "", "the request body is not valid %s", encoding)
+	}
+	return body, nil
 }
 
 func isJSON(contentType []byte) bool {

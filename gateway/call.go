@@ -19,7 +19,7 @@ var errRowKey = &openai.Error{Status: 401, Type: "invalid_request_error", Code: 
 // those that wait for capacity, which are a *backends.RetryError, and the end of
 // ctx, which is its cause.
 func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
-	who := caller{id: row.ID, tenant: row.Tenant, class: backends.Offline, row: true, arrival: time.Now()}
+	who := caller{id: row.ID, tenant: row.Tenant, class: backends.Offline, row: true, endpoint: row.Endpoint, path: row.Endpoint.Path(), arrival: time.Now()}
 	if who.id == "" {
 		who.id = newID()
 	}
@@ -32,7 +32,7 @@ func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
 		}
 	}
 	if err == nil {
-		a, err = s.prepare(row.Endpoint, who, row.Body)
+		a, err = s.prepare(&who, row.Body)
 	}
 	if err == nil && a.req.Stream {
 		err = invalid("stream", openai.CodeValue, "a batch row cannot be streamed")
@@ -41,17 +41,17 @@ func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
 		err = a.reserve()
 	}
 	if err != nil {
-		s.refuse(row.Endpoint, who, err)
+		s.refuse(&who, err)
 		f := faultOf(err)
-		return jobs.Result{Status: f.Status, RequestID: who.id, Body: f.body()}, nil
+		return jobs.Result{Status: f.Status, RequestID: who.id, Body: f.body(row.Endpoint)}, nil
 	}
 	// A row whose batch was cancelled has left as a client does: 499, no fault of ours.
-	own, leave := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer leave(nil)
-	defer context.AfterFunc(ctx, func() { leave(backends.ErrClientGone) })()
-	a.begin(own, nil)
+	a.seat.fd = -1
+	a.begin()
 	defer a.end()
-	w := a.run()
+	defer context.AfterFunc(ctx, func() { a.cancel(backends.ErrClientGone) })()
+	reply, err := s.deps.Submitter.Submit(&a.life, &a.req)
+	w := a.whole(nil, reply, err)
 	f := &w.fault
 	switch wait := f.retryAfter(); {
 	case ctx.Err() != nil:
@@ -59,7 +59,7 @@ func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
 	case wait > 0:
 		return jobs.Result{}, &backends.RetryError{Err: w.err, After: wait, Reason: f.reason}
 	case w.err != nil:
-		return jobs.Result{Status: f.Status, RequestID: who.id, Body: f.body()}, nil
+		return jobs.Result{Status: f.Status, RequestID: who.id, Body: f.body(row.Endpoint)}, nil
 	}
-	return jobs.Result{Status: w.status, RequestID: who.id, Body: w.body, Tokens: w.usage.Total}, nil
+	return jobs.Result{Status: a.out.Status, RequestID: who.id, Body: w.body, Tokens: w.usage.Total}, nil
 }

@@ -127,6 +127,7 @@ type conn struct {
 	lingers atomic.Bool
 	closing sync.Once
 	closed  error
+	known   knownFD
 }
 
 // NetConn returns the connection beneath, for its descriptor.

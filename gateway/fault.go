@@ -170,12 +170,12 @@ func reasonOf(status int) string {
 	return reasonEngine
 }
 
-// body is what a client gets to read.
-func (f *fault) body() []byte {
+// body is what a client of an endpoint gets to read; "" = of none.
+func (f *fault) body(e backends.Endpoint) []byte {
 	if f.raw != nil {
 		return f.raw
 	}
-	return openai.AppendError(nil, &f.Error)
+	return openai.AppendErrorFor(nil, e, &f.Error)
 }
 
 // retryAfter is the wait that a 429 or 503 announces: at least a second, since

@@ -40,7 +40,7 @@ func TestRelayIsRaw(t *testing.T) {
 	if got.Model != "tiny" || got.Tokens != 2 || got.Stream || got.Class != backends.Interactive {
 		t.Errorf("request %+v", got)
 	}
-	if st := resp.Header.Get("Server-Timing"); st != "queue;dur=3, batch;dur=2, engine;dur=1.5" {
+	if st := resp.Header.Get("Server-Timing"); st != "queue;dur=3, batch;dur=2, network;dur=0, engine;dur=1.5" {
 		t.Errorf("Server-Timing %q", st)
 	}
 	o := e.ledger.wait(t)
@@ -190,7 +190,8 @@ func TestRefusals(t *testing.T) {
 		{"over the context", "POST", "/v1/embeddings", long, nil, 400, "context_length_exceeded", "input"},
 		{"one byte too large", "POST", "/v1/embeddings", strings.Repeat(" ", 10001), nil, 413, "request_too_large", ""},
 		{"much too large", "POST", "/v1/embeddings", strings.Repeat(" ", 3<<20), nil, 413, "request_too_large", ""},
-		{"gzip", "POST", "/v1/embeddings", "x", []string{"Content-Encoding", "gzip"}, 415, "unsupported_media_type", ""},
+		{"not gzip", "POST", "/v1/embeddings", "x", []string{"Content-Encoding", "gzip"}, 400, "", ""},
+		{"brotli", "POST", "/v1/embeddings", "x", []string{"Content-Encoding", "br"}, 415, "unsupported_media_type", ""},
 		{"a form", "POST", "/v1/embeddings", "x", []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, "unsupported_media_type", ""},
 		{"unknown class", "POST", "/v1/embeddings", embedBody, []string{"X-Aloft-Priority", "royal"}, 400, "invalid_value", "x-aloft-priority"},
 		{"bad deadline", "POST", "/v1/embeddings", embedBody, []string{"X-Aloft-Deadline-Ms", "-1"}, 400, "invalid_value", "x-aloft-deadline-ms"},

@@ -2,11 +2,13 @@ package gateway
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 
 	"aloft/backends"
+	"aloft/backends/openai"
 
 	"github.com/valyala/fasthttp/fasthttpadaptor"
 )
@@ -125,4 +127,18 @@ func (s *Server) json(x *exchange, v any) {
 	}
 	x.c.SetContentType("application/json")
 	x.c.Response.SetBodyRaw(body)
+}
+
+func notAllowed(name string) error {
+	return &openai.Error{
+		Status: 403, Type: "permission_error", Code: "model_not_allowed", Param: "model",
+		Message: fmt.Sprintf("this key may not use the model %s", printable([]byte(name))),
+	}
+}
+
+func unknownModel(name string) error {
+	return &openai.Error{
+		Status: 404, Type: "invalid_request_error", Code: "model_not_found", Param: "model",
+		Message: fmt.Sprintf("the model %s does not exist", printable([]byte(name))),
+	}
 }

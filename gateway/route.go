@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"aloft/backends"
@@ -20,6 +21,7 @@ import (
 type exchange struct {
 	c      *fasthttp.RequestCtx
 	id     string // x-request-id; owned
+	route  *route // nil: there is none
 	path   string // the variable part of the route, decoded; owned
 	grant  *Grant // nil: no keys are configured, or the route is open
 	tenant string
@@ -35,6 +37,7 @@ type route struct {
 	path, suffix string
 	slashes      bool // the id may contain slashes
 	role         role
+	endpoint     backends.Endpoint // of a model; "" = none
 	methods      map[string]handler
 }
 
@@ -45,18 +48,17 @@ type router struct {
 
 func (s *Server) newRouter() router {
 	r := router{exact: make(map[string]*route)}
-	infer := func(e backends.Endpoint) map[string]handler {
-		return map[string]handler{"POST": func(x *exchange) { s.infer(x, e) }}
-	}
 	get := func(h handler) map[string]handler { return map[string]handler{"GET": h, "HEAD": h} }
 	all := []*route{
-		{path: backends.Chat.Path(), methods: infer(backends.Chat)},
-		{path: backends.Completions.Path(), methods: infer(backends.Completions)},
-		{path: backends.Embeddings.Path(), methods: infer(backends.Embeddings)},
 		{path: "/v1/models", methods: get(s.listModels)},
 		{path: "/v1/models/", slashes: true, methods: get(s.getModel)},
 		{path: "/healthz", role: open, methods: get(s.healthz)},
 		{path: "/readyz", role: open, methods: get(s.readyz)},
+	}
+	for _, e := range backends.Endpoints() {
+		for _, path := range e.Paths() {
+			all = append(all, &route{path: path, endpoint: e, methods: map[string]handler{"POST": s.infer}})
+		}
 	}
 	all = append(all, s.jobRoutes(get)...)
 	all = append(all, s.adminRoutes(get)...)
@@ -128,11 +130,15 @@ func (r *router) find(path []byte) (*route, string) {
 	return nil, ""
 }
 
+var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
 // handle is fasthttp's handler: everything that all routes have in common.
 func (s *Server) handle(c *fasthttp.RequestCtx) {
 	s.active.Add(1)
 	defer s.active.Add(-1)
-	x := &exchange{c: c, id: requestID(c.Request.Header.Peek("X-Request-Id")), start: time.Now()}
+	x := exchanges.Get().(*exchange)
+	*x = exchange{c: c, id: requestID(c.Request.Header.Peek("X-Request-Id")), start: time.Now()}
+	defer exchanges.Put(x)
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("handler panicked", "id", x.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -156,6 +162,7 @@ func (s *Server) dispatch(x *exchange) {
 		})
 		return
 	}
+	x.route = rt
 	h := rt.methods[string(x.c.Method())]
 	if h == nil {
 		methods := make([]string, 0, len(rt.methods))
@@ -182,11 +189,18 @@ func (s *Server) dispatch(x *exchange) {
 }
 
 // fail answers with err in the OpenAI error shape.
-func (s *Server) fail(x *exchange, err error) { s.write(x, faultOf(err), err) }
+func (s *Server) fail(x *exchange, err error) {
+	f := faultOf(err)
+	s.write(x, &f, err)
+}
 
-func (s *Server) write(x *exchange, f fault, err error) {
+func (s *Server) write(x *exchange, f *fault, err error) {
 	if f.Status >= 500 && f.reason == reasonInternal {
 		s.log.Error("request failed", "id", x.id, "error", err)
+	}
+	var endpoint backends.Endpoint
+	if x.route != nil {
+		endpoint = x.route.endpoint
 	}
 	c := x.c
 	h := &c.Response.Header
@@ -206,7 +220,7 @@ func (s *Server) write(x *exchange, f fault, err error) {
 		h.Set("Retry-After", strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10))
 		h.Set("Retry-After-Ms", strconv.FormatInt(wait.Milliseconds(), 10))
 	}
-	c.Response.SetBodyRaw(f.body())
+	c.Response.SetBodyRaw(f.body(endpoint))
 }
 
 // badRequest answers what fasthttp could not read as a request.

@@ -58,6 +58,7 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{opt: opt.orDefaults(), deps: deps, log: log, door: newDoor()}
 	s.base, s.stop = context.WithCancelCause(context.Background())
+	context.AfterFunc(s.base, func() { s.watch.end(context.Cause(s.base)) })
 	s.routes = s.newRouter()
 	s.http = &fasthttp.Server{
 		Handler:        s.cors(lingering(s.handle)),

@@ -24,8 +24,6 @@ var heartbeat = []byte(": waiting\n")
 // SetBodyStreamWriter would join events in its pipe.
 type stream struct {
 	*ask
-	deadline func(time.Time) error // the connection's write deadline
-
 	opened chan opened // what the engine began with; taken once
 	reply  *backends.Reply
 	events *openai.Events
@@ -40,7 +38,6 @@ type stream struct {
 	w       io.Writer  // nil: not writing
 	timer   *time.Timer
 	written time.Time
-	limit   time.Time // the write deadline in force
 }
 
 var errPanic = errors.New("panic")
@@ -57,7 +54,7 @@ type opened struct {
 // that a fault before it keeps its real status; a silent engine gets them out
 // after HeartbeatAfter all the same.
 func (s *Server) stream(x *exchange, a *ask) {
-	b := &stream{ask: a, deadline: x.c.SetWriteDeadline, opened: make(chan opened, 1)}
+	b := &stream{ask: a, opened: make(chan opened, 1)}
 	// It ends when Submit and the first read do, which ctx bounds; whoever takes
 	// from opened has waited for its end.
 	go func() { b.opened <- a.open() }()
@@ -70,7 +67,10 @@ func (s *Server) stream(x *exchange, a *ask) {
 			a.end()
 			return
 		}
-		x.c.Response.Header.Set("Server-Timing", serverTiming(a.out.Timing))
+		setTiming(&x.c.Response.Header, &a.out.Timing)
+		for _, f := range b.reply.Header {
+			x.c.Response.Header.Set(f.Name, f.Value)
+		}
 	case <-silent.C:
 	}
 	s.active.Add(1) // until Close
@@ -83,19 +83,16 @@ func (s *Server) stream(x *exchange, a *ask) {
 		return
 	}
 	x.c.SetBodyStream(b, -1)
-	b.extend(time.Now())
 }
 
 // plain sends the stream without chunks, up to the connection's end: HTTP/1.0
 // knows no others, and fasthttp would send them all the same.
 func (b *stream) plain(x *exchange) {
 	head := fmt.Sprintf("HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"+
-		"X-Accel-Buffering: no\r\nX-Request-Id: %s\r\nConnection: close\r\n\r\n", x.id)
+		"X-Accel-Buffering: no\r\nX-Request-Id: %s\r\nConnection: close\r\n\r\n", b.req.ID)
 	x.c.HijackSetNoResponse(true)
 	x.c.Hijack(func(conn net.Conn) { // in a goroutine of fasthttp's, which closes conn
 		defer b.Close()
-		b.deadline = conn.SetWriteDeadline
-		b.extend(time.Now())
 		if _, err := io.WriteString(conn, head); err == nil {
 			_, _ = b.WriteTo(conn) // an error ends the connection, as everything does here
 		}
@@ -110,7 +107,7 @@ func (a *ask) open() (o opened) {
 			o = opened{err: errPanic}
 		}
 	}()
-	o.reply, o.err = a.s.deps.Submitter.Submit(a.ctx, a.req)
+	o.reply, o.err = a.s.deps.Submitter.Submit(&a.life, &a.req)
 	if o.err != nil || !isStream(o.reply) {
 		return o
 	}
@@ -141,9 +138,9 @@ func (b *stream) take(o opened) (w whole, isStream bool) {
 		}
 		return b.failed(o.err), false
 	case o.events == nil:
-		return b.read(o.reply), false
+		return b.whole(nil, o.reply, nil), false
 	}
-	if data := openai.Data(o.first); openai.ScanChunk(data).Failed {
+	if data := openai.Data(o.first); openai.ScanEvent(b.req.Endpoint, o.first).Failed {
 		defer o.reply.Body.Close()
 		return b.failed(engineFault(statusOf(data), data)), false
 	}
@@ -156,26 +153,29 @@ func (b *stream) take(o opened) (w whole, isStream bool) {
 func (b *stream) next() ([]byte, error) {
 	for b.over == nil {
 		event, err := b.pull()
+		if err != nil && b.over != nil {
+			break
+		}
 		if err != nil {
 			return b.broken(err), nil
 		}
-		data := openai.Data(event)
-		if openai.IsDone(data) {
-			if !b.finished {
-				return b.broken(errUnfinished), nil
-			}
-			b.complete()
-			return event, nil
-		}
-		chunk := openai.ScanChunk(data)
+		chunk := openai.ScanEvent(b.req.Endpoint, event)
 		b.note(chunk)
-		if chunk.Failed {
+		switch {
+		case chunk.Failed:
+			data := openai.Data(event)
 			b.over = b.failed(engineFault(statusOf(data), data)).err
-			return event, nil
+			if chunk.Last { // the engine ended the stream in good order, with its failure
+				b.over = io.EOF
+			}
+		case chunk.Last && !b.finished:
+			return b.broken(errUnfinished), nil
+		case chunk.Last:
+			b.complete()
+		case chunk.UsageOnly && !b.req.WantUsage:
+			continue
 		}
-		if !chunk.UsageOnly || b.req.WantUsage {
-			return event, nil
-		}
+		return event, nil
 	}
 	return nil, b.over
 }
@@ -196,9 +196,15 @@ func (b *stream) pull() ([]byte, error) {
 		return event, nil
 	}
 	event, err := b.events.Next()
-	if err == io.EOF && b.finished {
-		// All content is there; only the closing mark was left out.
-		return openai.AppendEvent(nil, []byte("[DONE]")), nil
+	if err == io.EOF {
+		switch e := b.req.Endpoint; {
+		case !e.Marked():
+			b.complete()
+			return nil, io.EOF
+		case b.finished && (e == backends.Chat || e == backends.Completions):
+			// All content is there; only the closing mark was left out.
+			return openai.AppendEvent(nil, []byte("[DONE]")), nil
+		}
 	}
 	if err == io.EOF {
 		err = errUnfinished
@@ -228,7 +234,7 @@ func (b *stream) complete() {
 func (b *stream) broken(err error) []byte {
 	w := b.failed(err)
 	b.over = w.err
-	return openai.AppendEvent(nil, openai.AppendError(nil, &w.fault.Error))
+	return openai.AppendFailure(nil, b.req.Endpoint, &w.fault.Error)
 }
 
 // WriteTo sends the stream. An error, also one that the client has been told by
@@ -262,6 +268,7 @@ func (b *stream) WriteTo(w io.Writer) (n int64, err error) {
 			return n, err
 		}
 		n += int64(len(event))
+		b.out.Bytes = n
 	}
 }
 
@@ -291,7 +298,6 @@ func (b *stream) send(event []byte) error {
 // write is called with mu held.
 func (b *stream) write(event []byte) error {
 	b.written = time.Now()
-	b.extend(b.written)
 	_, err := b.w.Write(event)
 	return err
 }
@@ -313,15 +319,6 @@ func (b *stream) beat() {
 		return
 	}
 	b.timer.Reset(after)
-}
-
-// extend moves the write deadline on: it bounds each event, not the stream. A
-// quarter of the time may pass before it is set anew.
-func (b *stream) extend(now time.Time) {
-	if allowed := b.s.opt.WriteTimeout; b.limit.Sub(now) < allowed*3/4 {
-		b.limit = now.Add(allowed)
-		_ = b.deadline(b.limit) // fails only on a connection that is closed
-	}
 }
 
 // Close ends the engine's call if it still runs, and observes the ask.

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"aloft/backends"
 )
 
 // watcher notices clients that left while their request waits. fasthttp never
@@ -21,28 +23,41 @@ type watcher struct {
 	mu    sync.Mutex
 	conns []*watched
 	set   pollSet
+	over  error // what ended all
 }
 
-// watched is one waiting connection.
+// watched is one waiting request.
 type watched struct {
-	fd    int
+	fd    int // -1 = no connection that can be asked
 	place int // in conns, -1 = not there
-	gone  func()
+	life  *life
+	row   bool // of a batch: it outlasts the drain of the clients
 }
 
-// add lists c until remove; gone is called from the watcher's goroutine, at each
-// look once the peer has closed. It must not block.
-func (w *watcher) add(c net.Conn, gone func()) *watched {
-	fd, ok := descriptor(c)
-	if !ok { // an in-memory connection: writes will have to tell
-		return &watched{place: -1}
-	}
-	e := &watched{fd: fd, gone: gone}
+// add lists e until remove. Its life ends at the look after the peer has closed
+// or its limit has passed, and when end is called.
+func (w *watcher) add(e *watched) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	e.place = len(w.conns)
 	w.conns = append(w.conns, e)
-	return e
+	over := w.over
+	w.mu.Unlock()
+	if over != nil && !e.row {
+		e.life.cancel(over)
+	}
+}
+
+// end ends all that clients wait for, now and from now on.
+func (w *watcher) end(cause error) {
+	w.mu.Lock()
+	w.over = cause
+	all := slices.Clone(w.conns)
+	w.mu.Unlock()
+	for _, e := range slices.Backward(all) {
+		if !e.row {
+			e.life.cancel(cause)
+		}
+	}
 }
 
 func (w *watcher) remove(e *watched) {
@@ -73,22 +88,43 @@ func (w *watcher) run(ctx context.Context, period time.Duration) {
 	}
 }
 
-// look calls gone for each connection whose peer has closed.
+// look ends the lives whose client has left or whose time is up.
 func (w *watcher) look() {
+	now := time.Now()
 	w.mu.Lock()
 	gone := w.set.closed(w.conns)
+	var late []*watched
+	for _, e := range w.conns {
+		if !now.Before(e.life.limit) {
+			late = append(late, e)
+		}
+	}
 	w.mu.Unlock()
 	// The newest first: those that still queue are forgotten before the seats of
 	// the others come free for them.
 	for _, e := range slices.Backward(gone) {
-		e.gone()
+		e.life.cancel(backends.ErrClientGone)
 	}
+	for _, e := range slices.Backward(late) {
+		e.life.cancel(e.life.late)
+	}
+}
+
+// knownFD remembers a descriptor: asking for it costs allocations, and a
+// connection serves many requests.
+type knownFD struct {
+	once sync.Once
+	fd   int
+	ok   bool
 }
 
 // descriptor finds the file descriptor under c, through TLS and other wrappers.
 func descriptor(c net.Conn) (fd int, ok bool) {
 	for {
 		switch v := c.(type) {
+		case *conn:
+			v.known.once.Do(func() { v.known.fd, v.known.ok = descriptor(v.Conn) })
+			return v.known.fd, v.known.ok
 		case syscall.Conn:
 			raw, err := v.SyscallConn()
 			if err != nil {

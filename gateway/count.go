@@ -1,0 +1,87 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+
+	"aloft/backends"
+	"aloft/backends/openai"
+)
+
+// count measures the prompt once, for queue, batch and bill.
+func (a *ask) count(scan *openai.Scan) error {
+	req := &a.req
+	if len(scan.Inputs) > 0 {
+		req.InputTokens = make([]int, len(scan.Inputs))
+		for i, row := range scan.Inputs {
+			req.InputTokens[i] = a.bounded(a.tokens(row))
+			req.Tokens += req.InputTokens[i]
+		}
+	} else {
+		for _, text := range scan.Text {
+			req.Tokens += a.tokens(text)
+		}
+		req.Tokens = a.bounded(req.Tokens)
+	}
+	a.out.PromptTokens = req.Tokens
+	longest := req.Tokens
+	if len(req.InputTokens) > 0 {
+		longest = slices.Max(req.InputTokens)
+	}
+	if a.model.Context <= 0 || longest <= a.model.Context {
+		return nil
+	}
+	return &openai.Error{
+		Status: 400, Type: "invalid_request_error", Code: "context_length_exceeded", Param: promptParam(req.Endpoint),
+		Message: fmt.Sprintf("the prompt has %d tokens, but the context length of model %q is %d", longest, a.model.Name, a.model.Context),
+	}
+}
+
+// bounded keeps a guess within the context: the engine refuses or cuts what is
+// longer. Unbounded, one text of megabytes would count as minutes of demand and
+// call every lent slice back, only to be refused.
+func (a *ask) bounded(tokens int) int {
+	if _, guessed := a.model.Counter.(learner); guessed && a.model.Context > 0 {
+		return min(tokens, a.model.Context)
+	}
+	return tokens
+}
+
+// learner is a Counter that estimates and learns (backends.Ratio).
+type learner interface{ Observe(bytes, tokens int) }
+
+// tokens counts a raw JSON value: a string, or an array of token ids.
+func (a *ask) tokens(row []byte) int {
+	if len(row) == 0 || row[0] != '"' {
+		return openai.CountIDs(row)
+	}
+	text := unquote(row)
+	a.text += len(text)
+	if a.model.Counter == nil {
+		return len(text)/4 + 1
+	}
+	return a.model.Counter.Count(text)
+}
+
+func promptParam(e backends.Endpoint) string {
+	switch e {
+	case backends.Chat:
+		return "messages"
+	case backends.Embeddings:
+		return "input"
+	}
+	return "prompt"
+}
+
+// meter notes the engine's token counts and lets the model's counter learn.
+func (a *ask) meter(prompt, completion int) {
+	if prompt > 0 {
+		a.out.PromptTokens = prompt
+		if l, ok := a.model.Counter.(learner); ok {
+			l.Observe(a.text, prompt)
+		}
+	}
+	if completion > 0 {
+		a.out.CompletionTokens = completion
+	}
+}
