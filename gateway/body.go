@@ -60,7 +60,7 @@ func (s *Server) readRaw(c *fasthttp.RequestCtx) ([]byte, error) {
 	}
 	n := c.Request.Header.ContentLength()
 	if n >= 0 && n <= min(wholeAlloc, s.opt.MaxBody) {
-		body := make([]byte, n)
+		body := make([]byte, n, 2*n+64) // with room for rewrite
 		_, err := io.ReadFull(stream, body)
 		return body, readFault(err)
 	}
@@ -114,11 +114,12 @@ func isJSON(contentType []byte) bool {
 
 // readFault is what a request that could not be read is answered with.
 func readFault(err error) error {
+	if err == nil { // before the variables below are made
+		return nil
+	}
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &small):
 		return &openai.Error{Status: 431, Type: "invalid_request_error", Code: "headers_too_large", Message: "the request's headers are too large"}
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):

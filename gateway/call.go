@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"aloft/backends"
@@ -32,7 +33,7 @@ func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
 		}
 	}
 	if err == nil {
-		a, err = s.prepare(&who, row.Body)
+		a, err = s.prepare(&who, slices.Clip(row.Body)) // what lies behind it is not ours
 	}
 	if err == nil && a.req.Stream {
 		err = invalid("stream", openai.CodeValue, "a batch row cannot be streamed")

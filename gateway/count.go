@@ -12,7 +12,10 @@ import (
 func (a *ask) count(scan *openai.Scan) error {
 	req := &a.req
 	if len(scan.Inputs) > 0 {
-		req.InputTokens = make([]int, len(scan.Inputs))
+		req.InputTokens = a.row[:] // most have one row
+		if n := len(scan.Inputs); n > 1 {
+			req.InputTokens = make([]int, n)
+		}
 		for i, row := range scan.Inputs {
 			req.InputTokens[i] = a.bounded(a.tokens(row))
 			req.Tokens += req.InputTokens[i]

@@ -45,8 +45,8 @@ const statusClientGone = 499
 // errTooSlow is the cause of a context whose RequestTimeout passed; errTooLate
 // of one whose client had given a deadline.
 var (
-	errTooSlow = cause{"the request took longer than the server allows", context.DeadlineExceeded}
-	errTooLate = cause{"the request's deadline passed", context.DeadlineExceeded}
+	errTooSlow error = cause{"the request took longer than the server allows", context.DeadlineExceeded}
+	errTooLate error = cause{"the request's deadline passed", context.DeadlineExceeded}
 )
 
 // errUnfinished is a stream that ended without a finish_reason: nobody can know

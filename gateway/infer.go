@@ -36,7 +36,8 @@ type ask struct {
 	s     *Server
 	req   backends.Request
 	model Model
-	text  int // bytes of the prompt's text, for counters that learn
+	text  int    // bytes of the prompt's text, for counters that learn
+	row   [1]int // the InputTokens of a request with one row
 	seat  watched
 	out   Outcome
 
@@ -257,7 +258,7 @@ func (a *ask) rewrite(scan *openai.Scan) (err error) {
 		name = a.model.Name
 	}
 	if name != scan.Model {
-		dst := make([]byte, 0, len(req.Body)+len(name)+16)
+		dst := req.Body[len(req.Body):] // in the room behind it, if that suffices
 		if req.Endpoint.Form() {
 			req.Body, err = openai.SetFormModel(dst, req.Body, req.ContentType, name)
 		} else {
