@@ -10,9 +10,9 @@ import (
 	"aloft/jobs"
 )
 
-// keyObject is a key as /aloft/v1/keys shows it; times are Unix seconds, a limit
+// KeyObject is a key as /aloft/v1/keys shows it; times are Unix seconds, a limit
 // of 0 is none.
-type keyObject struct {
+type KeyObject struct {
 	ID     string `json:"id"`
 	Object string `json:"object"`
 	KeySpec
@@ -24,8 +24,9 @@ type keyObject struct {
 	Secret  string `json:"secret,omitempty"` // of a key just made or rotated
 }
 
-func keyOf(k KeyInfo) keyObject {
-	o := keyObject{ID: k.ID, Object: "key", KeySpec: k.KeySpec, Used: k.Used, Hint: k.Hint,
+// Object is the key as the admin API shows it.
+func (k KeyInfo) Object() KeyObject {
+	o := KeyObject{ID: k.ID, Object: "key", KeySpec: k.KeySpec, Used: k.Used, Hint: k.Hint,
 		Created: stamp(k.Created), Rotated: stamp(k.Rotated), Expires: stamp(k.Expires)}
 	o.Class = cmp.Or(o.Class, "interactive")
 	return o
@@ -47,9 +48,9 @@ func (s *Server) adminRoutes(get func(handler) map[string]handler) []*route {
 
 // listKeys shows all keys in one page: their number is bounded by the store.
 func (s *Server) listKeys(x *exchange) {
-	page := newPage[keyObject](false)
+	page := newPage[KeyObject](false)
 	for _, k := range s.deps.KeyAdmin.List() {
-		page.add(k.ID, keyOf(k))
+		page.add(k.ID, k.Object())
 	}
 	s.json(x, page)
 }
@@ -61,7 +62,7 @@ func (s *Server) getKey(x *exchange) {
 		s.fail(x, fmt.Errorf("key %.100q: %w", x.path, jobs.ErrNotFound))
 		return
 	}
-	s.json(x, keyOf(list[i]))
+	s.json(x, list[i].Object())
 }
 
 func (s *Server) makeKey(x *exchange) {
@@ -115,7 +116,7 @@ func (s *Server) showOnce(x *exchange, k KeyInfo, secret string, err error) {
 		s.fail(x, err)
 		return
 	}
-	o := keyOf(k)
+	o := k.Object()
 	o.Secret = secret
 	x.c.Response.Header.Set("Cache-Control", "no-store")
 	s.json(x, o)

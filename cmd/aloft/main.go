@@ -36,6 +36,12 @@ type cli struct {
 		Show   jobsShowCmd   `cmd:"" help:"Show a job."`
 		Cancel jobsCancelCmd `cmd:"" help:"Cancel a job."`
 	} `cmd:"" help:"Jobs that borrow slices."`
+	Keys struct {
+		Make   keysMakeCmd   `cmd:"" help:"Make a key and print its secret, this once."`
+		List   keysListCmd   `cmd:"" help:"List keys with their limits and use."`
+		Rotate keysRotateCmd `cmd:"" help:"Give a key a new secret and print it, this once."`
+		Revoke keysRevokeCmd `cmd:"" help:"Delete a key."`
+	} `cmd:"" help:"API keys, in a data folder or of a running server."`
 	Why    whyCmd    `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`
 	Top    topCmd    `cmd:"" help:"Show slices, models, jobs and the ledger, live."`
 	Config configCmd `cmd:"" help:"Check or show a configuration."`
