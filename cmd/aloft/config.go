@@ -174,13 +174,6 @@ type ParamConfig struct {
 	Choices []string `yaml:"choices"`
 }
 
-// KeyConfig is an API key.
-type KeyConfig struct {
-	SHA256 string `yaml:"sha256"`
-	Tenant string `yaml:"tenant"`
-	Class  string `yaml:"class"`
-}
-
 // Process is what the environment sets; empty means not set.
 type Process struct {
 	Config  string `env:"ALOFT_CONFIG"`
@@ -378,8 +371,7 @@ func (c *Config) validate() error {
 	if c.Jobs.BatchWidth < 0 || c.Jobs.BatchRows < 1 {
 		return at("jobs", "batch_width must not be negative and batch_rows at least 1")
 	}
-	_, err := c.keys()
-	return err
+	return c.Gateway.validate()
 }
 
 func (m *ModelConfig) validate(path string) error {

@@ -4,7 +4,6 @@ import "time"
 
 // GatewayConfig limits the edge.
 type GatewayConfig struct {
-	Keys        []KeyConfig   `yaml:"keys"`
 	KeyFile     string        `yaml:"key_file"` // watched; "" = keys.yaml in the data folder
 	TLS         TLSConfig     `yaml:"tls"`
 	Insecure    bool          `yaml:"insecure"` // serve a public address without keys or without TLS

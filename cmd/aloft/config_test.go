@@ -43,7 +43,6 @@ func TestConfigMistakes(t *testing.T) {
 		{"two slices over one", goodModel + "node: {simulated: [{family: A100-80GB, layout: [\"3g.40gb@0\", \"2g.20gb@0\"]}]}\n", "node.simulated: "},
 		{"mode", goodModel + "arbiter: {mode: brave}\n", `arbiter: mode is "brave", want lend, static or observe`},
 		{"marks crossed", goodModel + "arbiter: {lend_above: 0.1, reclaim_below: 0.2}\n", "lend_above is 0.1, want more than reclaim_below"},
-		{"key", goodModel + "gateway: {keys: [{sha256: abc, tenant: t}]}\n", "gateway.keys[0].sha256: want the SHA-256"},
 		{"log level", goodModel + "log: {level: loud}\n", `log.level: "loud", want debug`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -64,9 +63,8 @@ func FuzzConfig(f *testing.F) {
 
 func TestConfigShowHidesSecrets(t *testing.T) {
 	c := Config{
-		Models:  []ModelConfig{{Env: map[string]string{"HF_TOKEN": "topsecret"}}},
-		Jobs:    JobsConfig{Blobs: "mem://user:topsecret@host", Templates: []TemplateConfig{{Env: map[string]string{"KEY": "topsecret"}}}},
-		Gateway: GatewayConfig{Keys: []KeyConfig{{SHA256: "topsecret"}}},
+		Models: []ModelConfig{{Env: map[string]string{"HF_TOKEN": "topsecret"}}},
+		Jobs:   JobsConfig{Blobs: "mem://user:topsecret@host", Templates: []TemplateConfig{{Env: map[string]string{"KEY": "topsecret"}}}},
 	}
 	c.hideSecrets()
 	shown, err := yaml.Marshal(c)

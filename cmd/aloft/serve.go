@@ -45,6 +45,7 @@ func (c *serveCmd) Run(ctx context.Context) error {
 type server struct {
 	conf *Config // as it was at the start
 	reloading
+	access
 	log       *slog.Logger
 	data      string
 	inventory gpu.Inventory
@@ -89,7 +90,7 @@ func runServer(ctx context.Context, conf *Config, load func() (*Config, error), 
 			}
 		}
 	}()
-	for _, step := range []func(context.Context) error{s.openFolders, s.openDevices, s.listen, s.openTelemetry,
+	for _, step := range []func(context.Context) error{s.openFolders, s.openDevices, s.openAccess, s.listen, s.openTelemetry,
 		s.openModels, s.openJobs, s.openPool, s.openArbiter, s.openGateway} {
 		if err := step(ctx); err != nil {
 			return err
@@ -157,22 +158,6 @@ func (s *server) openDevices(ctx context.Context) error {
 	if n == 0 {
 		return fmt.Errorf("no GPU slices found; with MIG on, create instances first, or set node.devices to simulated")
 	}
-	return nil
-}
-
-// listen takes the port before anything is started.
-func (s *server) listen(context.Context) error {
-	l, err := net.Listen("tcp", s.conf.Listen)
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", s.conf.Listen, err)
-	}
-	host, _, _ := net.SplitHostPort(s.conf.Listen)
-	if ip := net.ParseIP(host); len(s.conf.Gateway.Keys) == 0 && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		l.Close()
-		return fmt.Errorf("listen on %s: without gateway.keys only a loopback address is served", s.conf.Listen)
-	}
-	s.listener = l
-	s.onStop("listener", func(context.Context) error { _ = l.Close(); return nil }) // the gateway has closed it, if it came to serve
 	return nil
 }
 
@@ -283,15 +268,10 @@ func (s *server) openGateway(ctx context.Context) error {
 	if err := s.gauges(meter); err != nil {
 		return err
 	}
-	keys, _ := s.conf.keys() // checked by validate
-	g := s.conf.Gateway
-	var known gateway.Keys
-	if len(keys) > 0 {
-		known = keys
-	}
-	s.gateway, err = gateway.New(gateway.Options{Name: "aloft", MaxBody: g.MaxBody, RequestTimeout: g.Timeouts.Request, DrainGrace: g.DrainGrace},
+	s.gateway, err = gateway.New(s.conf.edge(s.cert),
 		gateway.Deps{Catalog: catalog{s.serving}, Submitter: submitter{s.serving}, Observer: obs, Decisions: decisions{s.arbiter},
-			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape}, Keys: known}, s.log)
+			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape},
+			Keys: s.keys, KeyAdmin: s.keys}, s.log)
 	return err
 }
 
@@ -318,7 +298,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 		}
 		return nil
 	})
-	address := "http://" + s.listener.Addr().String()
+	address := s.scheme() + s.listener.Addr().String()
 	if err := writeFile(s.path("run", "address"), []byte(address+"\n")); err != nil {
 		return err
 	}

@@ -1,20 +1,15 @@
 package main
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
-	"aloft/backends"
 	"aloft/backends/llama"
 	"aloft/configs"
-	"aloft/gateway"
 )
 
 // common are the flags that every server command has.
@@ -23,6 +18,7 @@ type common struct {
 	Listen string            `help:"Address to serve on ($$ALOFT_LISTEN); port 0 picks one." placeholder:"HOST:PORT"`
 	Data   string            `help:"Data folder ($$ALOFT_DATA), where all state lies; default: aloft-data." placeholder:"DIR"`
 	GGUF   map[string]string `name:"gguf" help:"Use this GGUF file for a model (repeatable)." placeholder:"MODEL=FILE"`
+	Open   bool              `name:"insecure" help:"Serve a public address without keys or without TLS."`
 	Level  string            `name:"log-level" help:"debug, info, warn or error ($$ALOFT_LOG_LEVEL)." placeholder:"LEVEL"`
 }
 
@@ -37,6 +33,7 @@ func (f common) load() (*Config, error) {
 		return nil, err
 	}
 	c.Listen = first(f.Listen, env.Listen, c.Listen)
+	c.Gateway.Insecure = c.Gateway.Insecure || f.Open
 	c.Log.Level = first(f.Level, env.Level, c.Log.Level)
 	c.Log.Format = first(env.Format, c.Log.Format)
 	c.Engine.Library = first(env.Library, c.Engine.Library)
@@ -85,53 +82,6 @@ func (c *Config) logger(w io.Writer, level *slog.LevelVar) *slog.Logger {
 	}
 	return slog.New(slog.NewTextHandler(w, opt))
 }
-
-func (c *Config) keys() (inlineKeys, error) {
-	out := inlineKeys{}
-	for i, k := range c.Gateway.Keys {
-		path := fmt.Sprintf("gateway.keys[%d]", i)
-		hash, err := hex.DecodeString(k.SHA256)
-		if err != nil || len(hash) != sha256.Size {
-			return nil, at(path+".sha256", "want the SHA-256 of the key as 64 hex digits")
-		}
-		class := map[string]backends.Class{"": backends.Interactive, "interactive": backends.Interactive,
-			"standard": backends.Standard, "offline": backends.Offline}
-		c, ok := class[k.Class]
-		if !ok {
-			return nil, at(path+".class", "%q, want interactive, standard or offline", k.Class)
-		}
-		out[[sha256.Size]byte(hash)] = &gateway.Grant{ID: fmt.Sprintf("inline-%d", i), Tenant: k.Tenant, Class: c}
-	}
-	return out, nil
-}
-
-// inlineKeys are the keys of the configuration, which have no limits: they fit
-// gateway.Keys. Looking up a hash tells nothing about any secret.
-type inlineKeys map[[sha256.Size]byte]*gateway.Grant
-
-// Find implements gateway.Keys.
-func (k inlineKeys) Find(secret []byte) (*gateway.Grant, bool) {
-	g, ok := k[sha256.Sum256(secret)]
-	return g, ok
-}
-
-// ByID implements gateway.Keys.
-func (k inlineKeys) ByID(id string) (*gateway.Grant, bool) {
-	for _, g := range k {
-		if g.ID == id {
-			return g, true
-		}
-	}
-	return nil, false
-}
-
-// Reserve implements gateway.Keys.
-func (k inlineKeys) Reserve(*gateway.Grant, time.Time, gateway.Reserving) (gateway.Quota, error) {
-	return gateway.Quota{}, nil
-}
-
-// Settle implements gateway.Keys.
-func (k inlineKeys) Settle(*gateway.Grant, time.Time, gateway.Reserving, int) {}
 
 // folders below the data folder.
 var folders = []string{"blobs", "checkpoints", "logs", "models", "recordings", "run"}

@@ -46,10 +46,10 @@ func TestSettings(t *testing.T) {
 // What `config show` prints is a configuration that does the same, and holds no secret.
 func TestConfigShowIsAConfiguration(t *testing.T) {
 	key := strings.Repeat("ab", 32)
-	conf := write(t, "aloft.yaml", tiny+"gateway: {keys: [{sha256: "+key+", tenant: us}]}\n")
+	conf := write(t, "aloft.yaml", strings.Replace(tiny, "shape: 1g", "env: {TOKEN: "+key+"}\n    shape: 1g", 1))
 	shown := call(t, nil, "config", "show", "--config", conf)
 	if strings.Contains(shown, key) {
-		t.Error("a key's hash is shown")
+		t.Error("a secret is shown")
 	}
 	if call(t, nil, "config", "check", conf) == "" {
 		t.Error("config check says nothing")
@@ -95,11 +95,11 @@ func TestServeByEnvironment(t *testing.T) {
 // Keys: a request without one is refused, and another's jobs are not shown.
 func TestServeWithKeys(t *testing.T) {
 	// SHA-256 of "red" and "blue".
-	conf := write(t, "aloft.yaml", tiny+`gateway:
-  keys:
-    - {sha256: b1f51a511f1da0cd348b8f8598db32e61cb963e5fc69e2b41485bf99590ed75a, tenant: red}
-    - {sha256: 16477688c0e00699c6cfa4497a3612d7e83c532062b64b250fed8908128ed548, tenant: blue}
+	keys := write(t, "keys.yaml", `keys:
+  - {id: key_red, sha256: b1f51a511f1da0cd348b8f8598db32e61cb963e5fc69e2b41485bf99590ed75a, tenant: red}
+  - {id: key_blue, sha256: 16477688c0e00699c6cfa4497a3612d7e83c532062b64b250fed8908128ed548, tenant: blue}
 `)
+	conf := write(t, "aloft.yaml", tiny+"gateway: {insecure: true, key_file: "+keys+"}\n")
 	s := start(t, t.TempDir(), nil, "--config", conf, "--listen", "0.0.0.0:0")
 	s.url = strings.Replace(s.url, "[::]", "127.0.0.1", 1)
 	if err := s.get("/v1/models", nil); err == nil || !strings.Contains(err.Error(), "401") {

@@ -195,7 +195,7 @@ func (c *configShowCmd) Run() error {
 	return nil
 }
 
-// hideSecrets blanks what may be one: key hashes, the environments of engines
+// hideSecrets blanks what may be one: the environments of engines
 // and jobs, a password in the bucket's URL.
 func (c *Config) hideSecrets() {
 	const hidden = "(hidden)"
@@ -203,9 +203,6 @@ func (c *Config) hideSecrets() {
 		for k := range env {
 			env[k] = hidden
 		}
-	}
-	for i := range c.Gateway.Keys {
-		c.Gateway.Keys[i].SHA256 = hidden
 	}
 	for _, m := range c.Models {
 		hide(m.Env)

@@ -40,6 +40,7 @@ func stampOf(path string) stamp {
 type watched struct {
 	paths  []string
 	read   func() // on a change and on SIGHUP
+	settle bool   // wait for the end of a change: half of the file would do harm
 	stamps []stamp
 }
 
@@ -55,8 +56,8 @@ func (w *watched) changed() bool {
 	return differs
 }
 
-// watch looks at the groups until ctx ends. The first change of a file may be
-// half of it, so a group is read once it has been the same for one look.
+// watch looks at the groups until ctx ends. Where half of a file would do harm a
+// group is read once it has been the same for one look.
 func watch(ctx context.Context, groups []*watched, hup <-chan os.Signal) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -75,11 +76,11 @@ func watch(ctx context.Context, groups []*watched, hup <-chan os.Signal) {
 		}
 		for _, w := range groups {
 			differs := w.changed()
-			if asked || pending[w] && !differs {
+			if asked || differs && !w.settle || pending[w] && !differs {
 				w.read()
 				differs = false
 			}
-			pending[w] = differs || pending[w] && differs
+			pending[w] = differs
 		}
 	}
 }
@@ -93,13 +94,13 @@ func (s *server) watchFiles(ctx context.Context) {
 	}
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
-	config := &watched{read: func() { s.refresh(reloads) }}
+	config := &watched{settle: true, read: func() { s.refresh(reloads) }}
 	if s.conf.path != "" {
 		config.paths = []string{s.conf.path}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
-	go func() { watch(ctx, []*watched{config}, hup); close(done) }()
+	go func() { watch(ctx, append(s.secrets(), config), hup); close(done) }()
 	s.onStop("watch", func(context.Context) error {
 		signal.Stop(hup)
 		cancel()

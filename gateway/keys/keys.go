@@ -118,7 +118,9 @@ func (s *Store) load(always bool) error {
 			r.text, r.there = text, !gone
 			s.now.Store(r)
 			s.forget(r)
-			s.log.Info("keys loaded", "keys", len(r.ordered), "file", s.path, "wanted", r.enabled())
+			if !always || r.enabled() {
+				s.log.Info("keys loaded", "keys", len(r.ordered), "file", s.path, "wanted", r.enabled())
+			}
 			return nil
 		}
 	}
