@@ -96,7 +96,7 @@ func (o *observer) Observe(r gateway.Outcome) {
 		o.first.Record(ctx, r.FirstToken.Seconds(), set.all...)
 	}
 	if r.Stream && r.CompletionTokens > 1 && r.FirstToken > 0 {
-		o.token.Record(ctx, (r.Total - r.FirstToken).Seconds()/float64(r.CompletionTokens-1), set.all...)
+		o.token.Record(ctx, (r.Total-r.FirstToken).Seconds()/float64(r.CompletionTokens-1), set.all...)
 	}
 	if r.PromptTokens > 0 {
 		o.tokens.Record(ctx, int64(r.PromptTokens), set.input...)
@@ -108,7 +108,7 @@ func (o *observer) Observe(r gateway.Outcome) {
 	case r.Timing.Route == backends.RouteOverflow:
 		m.charge(&r)
 	case r.Timing.Route == "" && !o.serving.isLent(r.Timing.Replica): // a borrowed slice is booked as a whole
-		m.book(r)
+		m.book(&r)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"aloft/backends"
 	"aloft/backends/openaihttp"
 	"aloft/gateway"
+	"aloft/gateway/cache"
 	"aloft/gateway/overflow"
 )
 
@@ -31,22 +32,40 @@ func newRoute(m *ModelConfig, t *TimeoutConfig, was overflow.Spent) (*overflow.R
 		Input: o.Input, Output: o.Output, Budget: o.Budget, Target: m.Target}, was)
 }
 
-// submitter is the way of a request to whoever answers it: replicas, through the
-// batchers, or, where none can in time, a model's external provider.
-func (s *server) submitter() gateway.Submitter {
-	return &overflow.Overflow{Next: submitter{s.serving},
+// way is what lies between the edge and the batchers.
+type way struct {
+	spending *spending
+	cache    *cache.Cache // nil = off
+}
+
+// submitter is the way of a request to whoever answers it: what is remembered,
+// else replicas, through the batchers, or, where none can in time, a model's
+// external provider.
+func (s *server) submitter() (gateway.Submitter, error) {
+	way := &overflow.Overflow{Next: submitter{s.serving},
 		Route: func(model string) *overflow.Route {
 			if m := s.serving.model(model); m != nil {
 				return m.route
 			}
 			return nil
 		},
-		Wait: func(model string, tokens int) time.Duration { return s.serving.model(model).batcher.Wait(tokens) },
+		Wait: func(model string, tokens int) time.Duration {
+			if m := s.serving.model(model); m != nil {
+				return m.batcher.Wait(tokens)
+			}
+			return -1
+		},
 		Missed: func(r *backends.Request) {
 			if m := s.serving.model(r.Model); m != nil {
 				m.batcher.Missed(r.Class, r.Tokens)
 			}
 		}}
+	if s.conf.Gateway.Cache == 0 {
+		return way, nil
+	}
+	var err error
+	s.way.cache, err = cache.New(way, s.conf.Gateway.Cache)
+	return s.way.cache, err
 }
 
 // charge books what an answer of the external provider has cost.

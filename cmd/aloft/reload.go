@@ -16,6 +16,7 @@ import (
 
 	"aloft/backends"
 	"aloft/batcher"
+	"aloft/gateway/overflow"
 )
 
 // reloadable are the keys that a running server takes from a changed file, with
@@ -63,6 +64,9 @@ func (s *server) reload() (changed []string, err error) {
 	level, _ := logLevel(next.Log.Level) // checked by load
 	s.level.Set(level)
 	s.serving.swap(set)
+	if s.way.cache != nil && !reflect.DeepEqual(s.current.Models, next.Models) {
+		s.way.cache.Purge() // a changed model may have other vectors
+	}
 	s.current = next
 	s.retire(old, set)
 	s.arbiter.Kick()
@@ -149,6 +153,9 @@ func (s *server) nextSet(c *Config, old *modelSet) (*modelSet, error) {
 				next.batcher = was.batcher
 			}
 		}
+		if next.route, err = s.nextRoute(c, &m, old.models[m.Name]); err != nil {
+			return fail(i, ".overflow", err)
+		}
 		if next.batcher == nil {
 			if next.batcher, err = batcher.New(next.options, s.log.With("model", m.Name)); err != nil {
 				return fail(i, ".batch", err)
@@ -158,6 +165,19 @@ func (s *server) nextSet(c *Config, old *modelSet) (*modelSet, error) {
 		set.add(next)
 	}
 	return set, nil
+}
+
+// nextRoute keeps a route that did not change, with what it has reserved.
+func (s *server) nextRoute(c *Config, m *ModelConfig, was *served) (*overflow.Route, error) {
+	switch {
+	case m.Overflow == nil:
+		return nil, nil
+	case was == nil || was.route == nil:
+		return newRoute(m, &c.Gateway.Timeouts, s.way.spending.of(m.Name))
+	case reflect.DeepEqual(m.Overflow, was.Overflow) && m.Target == was.Target:
+		return was.route, nil
+	}
+	return newRoute(m, &c.Gateway.Timeouts, was.route.Spent(time.Now()))
 }
 
 func batching(c *Config, m ModelConfig) batcher.Options {

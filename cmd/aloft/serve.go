@@ -60,6 +60,7 @@ type server struct {
 	arbiter   *arbiter.Arbiter
 	gateway   *gateway.Server
 	journal   *journal
+	way       way
 	began     time.Time
 	stops     []stop
 }
@@ -197,6 +198,10 @@ func (s *server) shape(profile string) (gpu.Shape, error) {
 func (s *server) openModels(context.Context) error {
 	s.serving = &serving{changed: make(chan struct{}), rows: map[string]bool{}, offline: map[string]int{},
 		retired: map[string][]*batcher.Batcher{}}
+	var err error
+	if s.way.spending, err = openSpending(s.path("overflow.json"), s.serving); err != nil {
+		return err
+	}
 	set, err := s.nextSet(s.conf, newModelSet())
 	s.serving.set.Store(set)
 	s.onStop("batchers", s.closeBatchers)
@@ -261,15 +266,21 @@ func (s *server) openArbiter(context.Context) error {
 
 func (s *server) openGateway(ctx context.Context) error {
 	meter := s.telemetry.metrics.Meter("aloft")
-	obs, err := newObserver(s.serving, meter)
+	obs, err := newObserver(s.serving, meter, s.telemetry.spans())
+	if err != nil {
+		return err
+	}
+	way, err := s.submitter()
 	if err != nil {
 		return err
 	}
 	if err := s.gauges(meter); err != nil {
 		return err
 	}
-	s.gateway, err = gateway.New(s.conf.edge(s.cert),
-		gateway.Deps{Catalog: catalog{s.serving}, Submitter: submitter{s.serving}, Observer: obs, Decisions: decisions{s.arbiter},
+	edge := s.conf.edge(s.cert)
+	edge.Telemetry.Sample, edge.SpoolDir = s.telemetry.sample(), s.path("spool")
+	s.gateway, err = gateway.New(edge,
+		gateway.Deps{Catalog: catalog{s.serving}, Submitter: way, Observer: obs, Decisions: decisions{s.arbiter},
 			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape},
 			Keys: s.keys, KeyAdmin: s.keys}, s.log)
 	return err
@@ -303,6 +314,10 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	s.onStop("address", func(context.Context) error { _ = os.Remove(s.path("run", "address")); return nil })
+	saving, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
+	saved := make(chan struct{})
+	go func() { s.way.spending.run(saving, s.log.Warn); close(saved) }()
+	s.onStop("spending", func(context.Context) error { stopSaving(); <-saved; return nil })
 	s.hello(stdout, address)
 	s.watchFiles(ctx)
 	return s.gateway.Serve(ctx, s.listener)

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"time"
 
 	prom "github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -51,11 +51,27 @@ func newTelemetry(ctx context.Context) (*telemetry, error) {
 			return nil, fmt.Errorf("OTLP traces: %w", err)
 		}
 		opts = append(opts, sdk.WithReader(sdk.NewPeriodicReader(push)))
-		t.traces = trace.NewTracerProvider(trace.WithBatcher(spans), trace.WithResource(res))
-		otel.SetTracerProvider(t.traces)
+		// Which requests are recorded is decided at the edge, as they come.
+		t.traces = trace.NewTracerProvider(trace.WithBatcher(spans), trace.WithResource(res), trace.WithIDGenerator(made{}), trace.WithSampler(trace.AlwaysSample()))
 	}
 	t.metrics = sdk.NewMeterProvider(opts...)
 	return t, nil
+}
+
+// spans returns who records spans; nil without OTLP.
+func (t *telemetry) spans() *spans {
+	if t.traces == nil {
+		return nil
+	}
+	return &spans{t.traces.Tracer("aloft")}
+}
+
+// sample is the share of requests that begin a trace here.
+func (t *telemetry) sample() float64 {
+	if t.traces == nil {
+		return 0
+	}
+	return sampleRatio()
 }
 
 func (t *telemetry) close(ctx context.Context) error {
@@ -75,6 +91,10 @@ func (s *server) gauges(m metric.Meter) error {
 	need, _ := m.Int64ObservableGauge("aloft.replicas.needed", metric.WithDescription("Replicas needed within the fast horizon"))
 	queue, _ := m.Int64ObservableGauge("aloft.queue", metric.WithDescription("Requests waiting, by class"))
 	moves, _ := m.Int64ObservableCounter("aloft.moves", metric.WithDescription("Loans, reclaims, broken bounds, broken invariants"))
+	conns, _ := m.Int64ObservableGauge("aloft.connections", metric.WithDescription("Open client connections"))
+	turned, _ := m.Int64ObservableCounter("aloft.connections.refused", metric.WithDescription("Client connections over the limits"))
+	rows, _ := m.Int64ObservableCounter("aloft.cache.rows", metric.WithDescription("Rows that the embedding cache knew, and did not"))
+	cost, _ := m.Float64ObservableGauge("aloft.overflow.cost", metric.WithUnit("USD"), metric.WithDescription("What the external provider has cost this month"))
 	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		v := s.arbiter.View()
 		for a, x := range v.Balance.Share {
@@ -96,10 +116,25 @@ func (s *server) gauges(m metric.Meter) error {
 			}
 		}
 		s.observeQueues(o, queue)
+		if s.gateway != nil { // else this is the last export of a start that failed
+			open, refused := s.gateway.Connections()
+			o.ObserveInt64(conns, int64(open))
+			o.ObserveInt64(turned, refused)
+		}
+		if s.way.cache != nil {
+			hits, misses, _ := s.way.cache.Stats()
+			o.ObserveInt64(rows, int64(hits), metric.WithAttributes(attribute.String("found", "yes")))
+			o.ObserveInt64(rows, int64(misses), metric.WithAttributes(attribute.String("found", "no")))
+		}
+		for name, served := range s.serving.set.Load().models {
+			if served.route != nil {
+				o.ObserveFloat64(cost, served.route.Spent(time.Now()).Dollars, metric.WithAttributes(attribute.String("model", name)))
+			}
+		}
 		for kind, n := range map[string]int{"loan": v.Stats.Loans, "reclaim": v.Stats.Reclaims, "bound_broken": v.Stats.Breaches, "invariant_broken": v.Stats.Violations} {
 			o.ObserveInt64(moves, int64(n), metric.WithAttributes(attribute.String("kind", kind)))
 		}
 		return nil
-	}, share, ratio, slicesN, room, need, queue, moves)
+	}, share, ratio, slicesN, room, need, queue, moves, conns, turned, rows, cost)
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"aloft/arbiter"
 	"aloft/backends"
 	"aloft/batcher"
+	"aloft/gateway/overflow"
 	"aloft/gpu"
 	"aloft/pool"
 )
@@ -21,6 +22,7 @@ type served struct {
 	ModelConfig
 	batcher *batcher.Batcher
 	options batcher.Options // of the batcher
+	route   *overflow.Route // to an external provider; nil = none
 	needs   gpu.Shape
 	counter *backends.Ratio
 	created time.Time

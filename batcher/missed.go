@@ -1,0 +1,17 @@
+package batcher
+
+import (
+	"time"
+
+	"aloft/backends"
+)
+
+// Missed notes a request that was served elsewhere because this model's
+// replicas could not in time: it is demand, for which replicas are to be
+// started, but no work of this queue.
+func (b *Batcher) Missed(class backends.Class, tokens int) {
+	b.do(func(now time.Time) []Action {
+		b.core.arrived(now, class, tokens)
+		return nil
+	})
+}
