@@ -7,13 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/ast"
 
 	"aloft/backends"
 	"aloft/gateway"
@@ -21,11 +22,11 @@ import (
 )
 
 const (
-	maxKeys  = 10_000   // of a file
-	maxBytes = 32 << 20 // of a file
-	maxName  = 200      // bytes of a name, tenant or model
-	maxModel = 1000     // names that a key lists
-	maxLimit = 1 << 40  // of any limit: keeps sums far from overflow
+	maxKeys  = 10_000  // of a file
+	maxBytes = 4 << 20 // of a file; goccy/go-yaml takes half a second a MiB
+	maxName  = 200     // bytes of a name, tenant or model
+	maxModel = 1000    // names that a key lists
+	maxLimit = 1 << 40 // of any limit: keeps sums far from overflow
 )
 
 // Entry is a key as the key file has it. Times are whole seconds in UTC.
@@ -60,8 +61,12 @@ func parse(text []byte) ([]Entry, error) {
 	if len(text) > maxBytes {
 		return nil, fmt.Errorf("%d bytes, want at most %d", len(text), maxBytes)
 	}
+	tree, err := tree(text)
 	var f file
-	if err := yaml.UnmarshalWithOptions(text, &f, yaml.Strict()); err != nil && len(strings.TrimSpace(string(text))) > 0 {
+	if err == nil && len(tree.Docs) > 0 && tree.Docs[0].Body != nil {
+		err = yaml.NodeToValue(tree.Docs[0].Body, &f, yaml.Strict())
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s", strings.TrimSpace(yaml.FormatError(err, false, false)))
 	}
 	if len(f.Keys) > maxKeys {
@@ -76,18 +81,14 @@ func parse(text []byte) ([]Entry, error) {
 			field, err = e.repeats(i, ids, hashes)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%skeys[%d] (%.70q): %w", lineOf(text, i, field), i, e.ID, err)
+			return nil, fmt.Errorf("%skeys[%d] (%.70q): %w", lineOf(tree, i, field), i, e.ID, err)
 		}
 	}
 	return f.Keys, nil
 }
 
 // lineOf finds the line of an entry's field, or of the entry: "line 12: ".
-func lineOf(text []byte, i int, field string) string {
-	tree, err := parser.ParseBytes(text, 0)
-	if err != nil {
-		return ""
-	}
+func lineOf(tree *ast.File, i int, field string) string {
 	for _, at := range []string{fmt.Sprintf("$.keys[%d].%s", i, field), fmt.Sprintf("$.keys[%d]", i)} {
 		p, err := yaml.PathString(at)
 		if err != nil {
@@ -226,7 +227,10 @@ func plain(s string) bool {
 
 // format is what parse reads back equal.
 func format(list []Entry) ([]byte, error) {
-	b, err := yaml.MarshalWithOptions(file{list}, yaml.IndentSequence(true))
+	// All strings in quotes: left to itself the library writes "? a" without, and
+	// does not read it back.
+	quoted := yaml.CustomMarshaler(func(s string) ([]byte, error) { return []byte(strconv.Quote(s)), nil })
+	b, err := yaml.MarshalWithOptions(file{list}, yaml.IndentSequence(true), quoted)
 	return append([]byte(heading), b...), err
 }
 

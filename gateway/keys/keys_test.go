@@ -100,7 +100,7 @@ func TestExpiryAndRotation(t *testing.T) {
 		if !opens(old) || !opens(secret) {
 			t.Error("one of the two secrets does not open within the overlap")
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if opens(old) || !opens(secret) {
 			t.Errorf("after the overlap: old %v, new %v", opens(old), opens(secret))
 		}
@@ -167,6 +167,23 @@ func TestParseRefuses(t *testing.T) {
 		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  parallel: -1\n", "line 5: "},
 		{"keys: 5\n", "[1:"},
 		{"keys:\n- id: a\n  id: b\n", "[3:3]"},
+		{"keys:\n- &a {id: a, sha256: " + hashA + ", tenant: t}\n", "line 2: an anchor"},
+		{"keys:\n- *a\n", "line 2: an alias"},
+		{"keys:\n- <<: {id: a}\n", "line 2: a merge key"},
+		{"keys: !!seq\n- id: a\n", "line 1: a tag"},
+		{"%YAML 1.2\n---\nkeys: []\n", "line 1: a directive"},
+		{"? keys\n: []\n", "line 1: a complex key"},
+		{"keys:\n- id: a\n  name: |\n    x\n", "line 3: a block of text"},
+		{"keys:\n- id: a\n  name: >-  # why\r\n    x\n", "line 3: a block of text"},
+		{"keys: []\n---\nkeys: []\n", "2 YAML documents"},
+		{"keys: " + strings.Repeat("[", 1000), "line 1: too deep"},
+		{strings.Repeat("{keys: ", 1<<16), "line 1: too deep"},
+		{strings.Repeat("- ", 1<<16), "line 1: too deep"},
+		{"keys:\n" + strings.Repeat(" ", 65) + "- id: a\n", "line 2: too deep"},
+		{"keys: |\r" + strings.Repeat(" \r", 1<<20), "line 1: a block of text"},
+		{"--- !a &b |+2 #\n" + strings.Repeat(" \n", 1<<20), "line 1: a block of text"},
+		{"keys: |\n" + strings.Repeat(" \n", 1<<20), "line 1: a block of text"},
+		{strings.Repeat(" ", maxBytes+1), "want at most"},
 	} {
 		if _, err := parse([]byte(tt.text)); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s\ngave %v, want …%s…", tt.text, err, tt.want)
@@ -189,6 +206,9 @@ var full = Entry{ID: "a", SHA256: hashA, Previous: &Previous{hashB, time.Date(20
 
 func TestFormat(t *testing.T) {
 	list := []Entry{full, {ID: "b", SHA256: strings.Repeat("0", 64), KeySpec: gateway.KeySpec{Tenant: "t"}}}
+	for i, odd := range []string{"a |", "|", "x >2", "- |", "&a", "*a", "!t", "%d", "? q", "<<", "[[[[[[[[[[", "a: |", "it's \"so\" #x", "~", "1e3", "0x10", "é b", "x - |", "x- >"} {
+		list = append(list, Entry{ID: fmt.Sprint("odd", i), SHA256: fmt.Sprintf("%064x", 1000+i), KeySpec: gateway.KeySpec{Tenant: odd, Name: odd, Models: []string{odd, odd}}})
+	}
 	text, err := format(list)
 	if err != nil {
 		t.Fatal(err)
@@ -208,9 +228,9 @@ func FuzzKeyFile(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(text)
-	f.Add([]byte("keys: []\n"))
+	f.Add([]byte("keys: [] # as: |\n# or: >\n"))
 	f.Add([]byte(""))
-	f.Add([]byte("keys:\n- &a {id: a, sha256: " + hashA + ", tenant: t}\n- {id: b, sha256: " + hashB + ", tenant: \"|-\", models: [\"- x\", \"y: z\", \"'\"]}\n"))
+	f.Add([]byte("keys:\n- {id: a, sha256: " + hashA + ", tenant: t}\n- {id: b, sha256: " + hashB + ", tenant: \"|-\", models: [\"- x\", \"y: z\", \"'\"]}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		list, err := parse(text)
 		if err != nil {
