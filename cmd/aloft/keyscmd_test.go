@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -266,5 +267,54 @@ func TestKeysFile(t *testing.T) {
 	}
 	if _, err := os.Stat("data/" + keyFileName); err != nil {
 		t.Error(err)
+	}
+}
+
+// A server that was open wants keys as soon as somebody makes one, and lets a
+// key go that somebody revokes.
+func TestServeTakesKeys(t *testing.T) {
+	s := start(t, t.TempDir(), nil, "--config", write(t, "aloft.yaml", tiny))
+	models := func(key string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/v1/models", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+key)
+		req.Close = true
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if got := models("any"); got != http.StatusOK {
+		t.Fatalf("without keys: %d", got)
+	}
+	boss := strings.TrimSpace(call(t, s.env(), "keys", "make", "--admin", "--tenant", "ops"))
+	if !eventually(patience, func() bool { return models("") == http.StatusUnauthorized }) {
+		t.Fatal("a key was made and the server wants none")
+	}
+	api := []string{"ALOFT_URL=" + s.url, "ALOFT_API_KEY=" + boss}
+	user := strings.TrimSpace(call(t, api, "keys", "make", "--tenant", "red"))
+	if got := models(user); got != http.StatusOK {
+		t.Errorf("a key made over HTTP: %d", got)
+	}
+	if got := models(boss); got != http.StatusForbidden {
+		t.Errorf("an admin key on the API: %d", got)
+	}
+	var list struct{ Data []gateway.KeyObject }
+	if err := json.Unmarshal([]byte(call(t, s.env(), "keys", "list", "--json")), &list); err != nil || len(list.Data) != 2 {
+		t.Fatalf("%v, %d keys in the file, want 2", err, len(list.Data))
+	}
+	call(t, s.env(), "keys", "revoke", list.Data[1].ID)
+	if !eventually(patience, func() bool { return models(user) == http.StatusUnauthorized }) {
+		t.Error("a revoked key opens")
+	}
+	s.stop(t)
+	for _, secret := range []string{boss, user} {
+		if strings.Contains(s.err.String()+s.out.String(), secret) {
+			t.Error("a secret is in the server's log")
+		}
 	}
 }
