@@ -49,12 +49,12 @@ func (s *server) keyFile() string {
 	if f := s.conf.Gateway.KeyFile; f != "" {
 		return s.conf.file(f)
 	}
-	return s.path("keys.yaml")
+	return s.path(keyFileName)
 }
 
 // openAccess reads the keys and the certificate.
 func (s *server) openAccess(context.Context) (err error) {
-	if s.keys, err = keys.Open(s.keyFile(), s.path("usage.json"), s.log); err != nil {
+	if s.keys, err = keys.Open(s.keyFile(), s.path(keyUsageName), s.log); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())

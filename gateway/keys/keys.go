@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +22,6 @@ type key struct {
 	grant   gateway.Grant
 	limits  limits
 	entry   Entry
-	fixed   bool // of the configuration, not of the file
 	account *guarded
 }
 
@@ -51,13 +49,12 @@ type ring struct {
 
 // Store implements gateway.Keys and gateway.KeyAdmin.
 //
-// As long as there is neither a key file nor a fixed key, everybody may come in:
-// Find and ByID return a nil grant and true, for any secret, none included. From
-// the first file on keys are wanted.
+// As long as there is no key file everybody may come in: Find and ByID return a
+// nil grant and true, for any secret, none included. From the first file on keys
+// are wanted.
 type Store struct {
 	path, usage string
 	log         *slog.Logger
-	fixed       []Entry
 	now         atomic.Pointer[ring]
 
 	mu       sync.Mutex // of what reloads, and of accounts
@@ -66,21 +63,13 @@ type Store struct {
 }
 
 // Open reads the key file and the month's usage; either may be missing. usage ""
-// keeps none. Fixed keys, of the configuration, are there in addition; they cannot
-// be rotated or revoked here.
-func Open(path, usage string, log *slog.Logger, fixed ...Entry) (*Store, error) {
+// keeps none.
+func Open(path, usage string, log *slog.Logger) (*Store, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	fixed = slices.Clone(fixed)
-	s := &Store{path: path, usage: usage, log: log, fixed: fixed, accounts: map[string]*guarded{}}
+	s := &Store{path: path, usage: usage, log: log, accounts: map[string]*guarded{}}
 	s.now.Store(&ring{})
-	for i := range fixed {
-		fixed[i].tidy()
-		if _, err := fixed[i].check(); err != nil {
-			return nil, fmt.Errorf("key %d of the configuration: %w", i, err)
-		}
-	}
 	if err := s.restore(time.Now()); err != nil {
 		return nil, err
 	}
@@ -88,9 +77,7 @@ func Open(path, usage string, log *slog.Logger, fixed ...Entry) (*Store, error) 
 }
 
 // Enabled reports whether requests need a key.
-func (s *Store) Enabled() bool { return s.now.Load().enabled() }
-
-func (r *ring) enabled() bool { return r.there || len(r.ordered) > 0 }
+func (s *Store) Enabled() bool { return s.now.Load().there }
 
 // Reload reads the key file again and takes it in one step. A file with a
 // mistake, and one that is gone after it had been there, change nothing and are
@@ -112,35 +99,29 @@ func (s *Store) load(always bool) error {
 		return nil
 	}
 	list, err := parse(text)
-	if err == nil {
-		var r *ring
-		if r, err = s.ring(list); err == nil {
-			r.text, r.there = text, !gone
-			s.now.Store(r)
-			s.forget(r)
-			if !always || r.enabled() {
-				s.log.Info("keys loaded", "keys", len(r.ordered), "file", s.path, "wanted", r.enabled())
-			}
-			return nil
-		}
+	if err != nil {
+		return fmt.Errorf("key file %s: %w", s.path, err)
 	}
-	return fmt.Errorf("key file %s: %w", s.path, err)
+	r := s.ring(list)
+	r.text, r.there = text, !gone
+	s.now.Store(r)
+	s.forget(r)
+	if r.there {
+		s.log.Info("keys loaded", "keys", len(r.ordered), "file", s.path)
+	}
+	return nil
 }
 
-// ring joins the file's keys and the fixed ones with their accounts. s.mu is held.
-func (s *Store) ring(list []Entry) (*ring, error) {
+// ring joins keys with their accounts. s.mu is held.
+func (s *Store) ring(list []Entry) *ring {
 	r := &ring{doors: map[[sha256.Size]byte]door{}, byID: map[string]*key{}}
-	ids, hashes := map[string]int{}, map[string]int{}
-	for i, e := range append(list[:len(list):len(list)], s.fixed...) {
-		if _, err := e.repeats(i, ids, hashes); err != nil {
-			return nil, fmt.Errorf("key %s, also in the configuration: %w", e.ID, err)
-		}
+	for _, e := range list {
 		acc := s.accounts[e.ID]
 		if acc == nil {
 			acc = &guarded{}
 			s.accounts[e.ID] = acc
 		}
-		k := &key{entry: e, fixed: i >= len(list), account: acc, limits: limits{e.RPM, e.TPM, e.Parallel, e.Budget},
+		k := &key{entry: e, account: acc, limits: limits{e.RPM, e.TPM, e.Parallel, e.Budget},
 			grant: gateway.Grant{ID: e.ID, Tenant: e.Tenant, Class: classes[e.Class], Models: e.Models, Admin: e.Admin, Overflow: e.Overflow}}
 		r.byID[e.ID] = k
 		r.ordered = append(r.ordered, k)
@@ -149,7 +130,7 @@ func (s *Store) ring(list []Entry) (*ring, error) {
 			r.doors[hashOf(e.Previous.SHA256)] = door{k, e.Previous.Until}
 		}
 	}
-	return r, nil
+	return r
 }
 
 // forget drops accounts of keys that are gone once there are many: until then a
@@ -174,7 +155,7 @@ func (s *Store) forget(r *ring) {
 // comparison with each does not.
 func (s *Store) Find(secret []byte) (*gateway.Grant, bool) {
 	r := s.now.Load()
-	if !r.enabled() {
+	if !r.there {
 		return nil, true
 	}
 	return r.find(sha256.Sum256(secret), time.Now())
@@ -194,7 +175,7 @@ func past(end, now time.Time) bool { return !end.IsZero() && !now.Before(end) }
 // ByID implements gateway.Keys.
 func (s *Store) ByID(id string) (*gateway.Grant, bool) {
 	r := s.now.Load()
-	if !r.enabled() {
+	if !r.there {
 		return nil, true
 	}
 	k := r.byID[id]

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,10 +24,10 @@ var (
 	_ gateway.KeyAdmin = (*Store)(nil)
 )
 
-func open(t *testing.T, fixed ...Entry) *Store {
+func open(t *testing.T) *Store {
 	t.Helper()
 	dir := t.TempDir()
-	s, err := Open(filepath.Join(dir, "keys.yaml"), filepath.Join(dir, "usage.json"), nil, fixed...)
+	s, err := Open(filepath.Join(dir, "keys.yaml"), filepath.Join(dir, "usage.json"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,30 +294,6 @@ func TestReload(t *testing.T) {
 	}
 }
 
-func TestFixed(t *testing.T) {
-	s := open(t, Entry{ID: "config-1", SHA256: hashA, KeySpec: gateway.KeySpec{Tenant: "a"}})
-	if _, ok := s.ByID("config-1"); !ok || !s.Enabled() {
-		t.Fatal("a fixed key is not there")
-	}
-	if err := s.Revoke("config-1"); !isInvalid(err, "id") {
-		t.Errorf("revoke: %v", err)
-	}
-	if _, _, err := s.Rotate("config-1", 0); !isInvalid(err, "id") {
-		t.Errorf("rotate: %v", err)
-	}
-	s.mustMake(t, gateway.KeySpec{Tenant: "b"})
-	var ids []string
-	for _, i := range s.List() {
-		ids = append(ids, i.Tenant)
-	}
-	if !slices.Equal(ids, []string{"b", "a"}) {
-		t.Errorf("list %v", ids)
-	}
-	if _, err := Open(s.path, "", nil, Entry{ID: "x", SHA256: "y"}); err == nil {
-		t.Error("a fixed key without hash and tenant is taken")
-	}
-}
-
 func TestUsage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // begins on 1 January 2000
 		s := open(t)
@@ -463,7 +438,15 @@ func BenchmarkFind(b *testing.B) {
 	for i := range list {
 		list[i] = Entry{ID: fmt.Sprint("k", i), SHA256: fmt.Sprintf("%064x", i), KeySpec: gateway.KeySpec{Tenant: "t"}}
 	}
-	s, err := Open(filepath.Join(b.TempDir(), "keys.yaml"), "", nil, list...)
+	path := filepath.Join(b.TempDir(), "keys.yaml")
+	text, err := format(list)
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := Open(path, "", nil)
 	if err != nil {
 		b.Fatal(err)
 	}

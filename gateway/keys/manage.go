@@ -45,8 +45,7 @@ func newID() string {
 	return "key_" + hex.EncodeToString(b[:])
 }
 
-// List implements gateway.KeyAdmin: in the file's order, then those of the
-// configuration.
+// List implements gateway.KeyAdmin: in the file's order.
 func (s *Store) List() []gateway.KeyInfo {
 	r := s.now.Load()
 	out := make([]gateway.KeyInfo, 0, len(r.ordered))
@@ -106,7 +105,7 @@ func (s *Store) Rotate(id string, overlap time.Duration) (gateway.KeyInfo, strin
 	secret, hash := newSecret()
 	var done Entry
 	err := s.change(func(list []Entry) ([]Entry, error) {
-		i, err := s.index(list, id)
+		i, err := index(list, id)
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +131,7 @@ func (s *Store) Rotate(id string, overlap time.Duration) (gateway.KeyInfo, strin
 // Revoke implements gateway.KeyAdmin.
 func (s *Store) Revoke(id string) error {
 	return s.change(func(list []Entry) ([]Entry, error) {
-		i, err := s.index(list, id)
+		i, err := index(list, id)
 		if err != nil {
 			return nil, err
 		}
@@ -140,14 +139,9 @@ func (s *Store) Revoke(id string) error {
 	})
 }
 
-// index finds a key of the file.
-func (s *Store) index(list []Entry, id string) (int, error) {
-	is := func(e Entry) bool { return e.ID == id }
-	if i := slices.IndexFunc(list, is); i >= 0 {
+func index(list []Entry, id string) (int, error) {
+	if i := slices.IndexFunc(list, func(e Entry) bool { return e.ID == id }); i >= 0 {
 		return i, nil
-	}
-	if slices.ContainsFunc(s.fixed, is) {
-		return 0, &jobs.InvalidError{Param: "id", Reason: "the key is in the configuration: change it there"}
 	}
 	return 0, fmt.Errorf("key %.100q: %w", id, jobs.ErrNotFound)
 }
@@ -166,9 +160,7 @@ func (s *Store) change(f func([]Entry) ([]Entry, error)) error {
 	}
 	var list []Entry
 	for _, k := range s.now.Load().ordered {
-		if !k.fixed {
-			list = append(list, k.entry)
-		}
+		list = append(list, k.entry)
 	}
 	list, err = f(list)
 	if err != nil {
