@@ -394,16 +394,11 @@ func (m *ModelConfig) validate(path string) error {
 	default:
 		return at(path+".engine", "unknown engine %q, want llama, synthetic or command", m.Engine)
 	}
-	if len(m.Endpoints) == 0 {
-		return at(path+".endpoints", "no endpoints, want embeddings or chat, completions")
+	if err := m.validateEndpoints(path + ".endpoints"); err != nil {
+		return err
 	}
-	for _, e := range m.Endpoints {
-		if !slices.Contains([]string{"embeddings", "chat", "completions"}, e) {
-			return at(path+".endpoints", "unknown endpoint %q, want embeddings, chat or completions", e)
-		}
-		if e == "embeddings" && len(m.Endpoints) > 1 {
-			return at(path+".endpoints", "embeddings are batched, generation is not: give them a model each")
-		}
+	if err := m.validateAdapters(path + ".adapters"); err != nil {
+		return err
 	}
 	r := m.Replicas
 	if r.Min < 0 || r.Max < r.Min {

@@ -1,6 +1,12 @@
 package main
 
-import "time"
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"aloft/backends"
+)
 
 // GatewayConfig limits the edge.
 type GatewayConfig struct {
@@ -62,3 +68,54 @@ func defaultGateway() GatewayConfig {
 			Idle: 2 * time.Minute, Connect: 2 * time.Second, FirstByte: 2 * time.Minute, StreamIdle: time.Minute, Request: 10 * time.Minute},
 	}
 }
+
+// besideEmbeddings are the endpoints that may share a model with embeddings:
+// none holds a slot, and engines that pool serve several of them.
+var besideEmbeddings = []backends.Endpoint{backends.Embeddings, backends.Tokenize, backends.Detokenize, backends.Rerank,
+	backends.Score, backends.Classify, backends.Moderations}
+
+// ownEndpoints are what the embedded and the timed engine answer.
+var ownEndpoints = []backends.Endpoint{backends.Embeddings, backends.Chat, backends.Completions}
+
+func (m *ModelConfig) validateEndpoints(path string) error {
+	if len(m.Endpoints) == 0 {
+		return at(path, "no endpoints, want embeddings or chat, completions")
+	}
+	allowed := backends.Endpoints()
+	if m.Engine != "command" {
+		allowed = ownEndpoints
+	}
+	for _, e := range m.Endpoints {
+		switch e := backends.Endpoint(e); {
+		case !e.Known():
+			return at(path, "unknown endpoint %q, want some of %s", e, listed(backends.Endpoints()))
+		case !slices.Contains(allowed, e):
+			return at(path, "engine %s does not serve %s, want some of %s", m.Engine, e, listed(allowed))
+		case m.embeds() && e.Generates():
+			return at(path, "embeddings are batched, generation is not: give them a model each")
+		case m.embeds() && !slices.Contains(besideEmbeddings, e):
+			return at(path, "embeddings and %s cannot share a model, want some of %s", e, listed(besideEmbeddings))
+		}
+	}
+	return nil
+}
+
+// listed puts endpoints into an error message.
+func listed(es []backends.Endpoint) string {
+	words := make([]string, len(es))
+	for i, e := range es {
+		words[i] = string(e)
+	}
+	return strings.Join(words, ", ")
+}
+
+func (m *ModelConfig) validateAdapters(path string) error {
+	for i, a := range m.Adapters {
+		if a == "" || slices.Contains(m.Adapters[:i], a) {
+			return at(path, "adapter %q is empty or there twice", a)
+		}
+	}
+	return nil
+}
+
+func (m *ModelConfig) embeds() bool { return slices.Contains(m.Endpoints, string(backends.Embeddings)) }

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+
+	"aloft/backends"
+	"aloft/backends/openai"
 )
 
 const goodModel = `
@@ -39,6 +42,10 @@ func TestConfigMistakes(t *testing.T) {
 		{"negative size", goodModel + "    slots: -1\n", "models[0]: slots must be at least 1"},
 		{"two with one name", goodModel + strings.TrimPrefix(goodModel, "\nmodels:\n"), `models[1].name: "m" is used twice`},
 		{"mixed endpoints", strings.Replace(goodModel, "[embeddings]", "[embeddings, chat]", 1), "give them a model each"},
+		{"embeddings and pictures", byCommand + "[embeddings, images]", "embeddings and images cannot share a model"},
+		{"unknown endpoint", byCommand + "[chat, dance]", `unknown endpoint "dance", want some of chat, completions, `},
+		{"engine without the endpoint", strings.Replace(goodModel, "[embeddings]", "[chat, responses]", 1), "engine synthetic does not serve responses"},
+		{"adapter twice", goodModel + "    adapters: [a, b, a]\n", `line 6: models[0].adapters: adapter "a"`},
 		{"layout that does not fit", goodModel + "node: {simulated: [{family: A100-80GB, layout: [4g.40gb, 4g.40gb]}]}\n", "line 6: node.simulated: "},
 		{"two slices over one", goodModel + "node: {simulated: [{family: A100-80GB, layout: [\"3g.40gb@0\", \"2g.20gb@0\"]}]}\n", "node.simulated: "},
 		{"mode", goodModel + "arbiter: {mode: brave}\n", `arbiter: mode is "brave", want lend, static or observe`},
@@ -51,6 +58,42 @@ func TestConfigMistakes(t *testing.T) {
 				t.Errorf("got %v, want %q in it", err, tc.want)
 			}
 		})
+	}
+}
+
+// byCommand is a model whose endpoints follow.
+const byCommand = "models:\n  - name: m\n    engine: command\n    command: [engine]\n    sleep: pause\n    endpoints: "
+
+func TestConfigEndpoints(t *testing.T) {
+	for _, ok := range []string{
+		"[chat, completions, responses, messages, rerank, score, classify, moderations, transcriptions, translations, speech, images, tokenize, detokenize]",
+		"[embeddings, tokenize, detokenize, rerank, score, classify, moderations]", "[images, speech]",
+	} {
+		if _, err := parseConfig([]byte(byCommand + ok)); err != nil {
+			t.Errorf("%s: %v", ok, err)
+		}
+	}
+}
+
+// Every endpoint has a first call that the edge itself would let through, or
+// none on purpose.
+func TestWarmUp(t *testing.T) {
+	for _, e := range backends.Endpoints() {
+		path, body := warmUp(ModelConfig{Name: "a/b", Endpoints: []string{string(e)}})
+		switch e {
+		case backends.Transcriptions, backends.Translations, backends.Speech, backends.Images:
+			if path != "" || body != nil {
+				t.Errorf("%s: %s %s, want none", e, path, body)
+			}
+			continue
+		}
+		scan, err := openai.ScanRequest(e, body)
+		if err != nil || scan.Model != "a/b" || path != e.EnginePath(e.Path()) {
+			t.Errorf("%s: %s %s: %q, %v", e, path, body, scan.Model, err)
+		}
+	}
+	if path, _ := warmUp(ModelConfig{Name: "m", Endpoints: []string{"tokenize", "images", "chat"}}); path != "/v1/chat/completions" {
+		t.Errorf("of tokenize, images and chat %s is warmed", path)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -92,18 +93,43 @@ func (s *server) profile(self string, c *Config, m ModelConfig) (pool.Profile, e
 	return p, nil
 }
 
-// warmUp is the first request that a replica must answer.
+// firstCalls are the least that each endpoint takes as a valid request. Audio
+// and images have none: a recording would have to travel with the program, and a
+// picture takes seconds; their engines are ready when they are healthy.
+var firstCalls = map[backends.Endpoint]map[string]any{
+	backends.Chat:        {"max_tokens": 1, "messages": hello},
+	backends.Completions: {"max_tokens": 1, "prompt": "Hello"},
+	backends.Embeddings:  {"input": []string{"The first call warms the engine."}},
+	backends.Responses:   {"max_output_tokens": 16, "input": "Hello"}, // OpenAI's least
+	backends.Messages:    {"max_tokens": 1, "messages": hello},
+	backends.Rerank:      {"query": "Hello", "documents": []string{"Hello"}},
+	backends.Score:       {"text_1": "Hello", "text_2": "Hello"},
+	backends.Classify:    {"input": "Hello"},
+	backends.Moderations: {"input": "Hello"},
+	backends.Tokenize:    {"prompt": "Hello"},
+	backends.Detokenize:  {"tokens": []int{1}},
+}
+
+var hello = []map[string]string{{"role": "user", "content": "Hello"}}
+
+// warmUp is the first request that a replica must answer; no path: none. Of a
+// model's endpoints the first in Endpoints' order is asked: generation before
+// the tokenizer, which warms nothing.
 func warmUp(m ModelConfig) (path string, body []byte) {
-	switch m.Endpoints[0] {
-	case "embeddings":
-		body, _ = json.Marshal(map[string]any{"model": m.Name, "input": []string{"The first call warms the engine."}})
-		return backends.Embeddings.Path(), body
-	case "chat":
-		body, _ = json.Marshal(map[string]any{"model": m.Name, "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "Hello"}}})
-		return backends.Chat.Path(), body
+	for _, e := range backends.Endpoints() {
+		call, ok := firstCalls[e]
+		if !ok || !slices.Contains(m.Endpoints, string(e)) {
+			continue
+		}
+		call = maps.Clone(call)
+		call["model"] = m.Name
+		body, err := json.Marshal(call)
+		if err != nil {
+			panic("BUG: first call: " + err.Error())
+		}
+		return e.EnginePath(e.Path()), body
 	}
-	body, _ = json.Marshal(map[string]any{"model": m.Name, "max_tokens": 1, "prompt": "Hello"})
-	return backends.Completions.Path(), body
+	return "", nil
 }
 
 type llamaCmd struct {

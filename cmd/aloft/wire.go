@@ -29,8 +29,6 @@ type served struct {
 	meter   *meter
 }
 
-func (m *served) embeds() bool { return slices.Contains(m.Endpoints, "embeddings") }
-
 // modelSet is all that is served. It is never changed: a reload replaces it.
 type modelSet struct {
 	models map[string]*served
