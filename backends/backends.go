@@ -114,6 +114,13 @@ type Reply struct {
 	Timing      Timing
 }
 
+// EventReader is what the Body of an SSE reply may have besides Read: whole
+// events without a copy. more says that the next one is there already, so that
+// nobody waits for it. An event is valid until the next call and Close.
+type EventReader interface {
+	NextEvent() (event []byte, more bool, err error)
+}
+
 // Timing splits a request's time so that nobody has to guess (Server-Timing).
 type Timing struct {
 	Queue time.Duration // admission to dispatch

@@ -18,6 +18,11 @@ type Events struct {
 	buf        []byte
 	start, end int   // buf[start:end] is read but not handed out
 	err        error // of r, kept until the bytes before it are used up
+	// The event is built in place: buf[start:out] is what there is of it. It only
+	// loses bytes (CRs, comments), so out never passes pos, where the next line
+	// begins; up to scan that line has no end.
+	out, pos, scan int
+	ahead          []byte // the next event, cut before it was asked for
 }
 
 // NewEvents reads events of at most maxEvent bytes from r.
@@ -43,57 +48,61 @@ func (e *Events) Reset(r io.Reader, maxEvent int) {
 // events, io.ErrUnexpectedEOF inside one; an event over the limit wraps
 // backends.ErrBadReply; other errors are the reader's.
 func (e *Events) Next() (event []byte, err error) {
-	// The event is built in place: buf[start:out]. It only loses bytes (CRs,
-	// comments), so out never passes pos, where the next line begins.
-	out, pos, scan := e.start, e.start, e.start
-	for {
-		i := bytes.IndexByte(e.buf[scan:e.end], '\n')
-		if i < 0 {
-			scan = e.end
-			shift, err := e.fill()
-			out, pos, scan = out-shift, pos-shift, scan-shift
-			switch {
-			case err == io.EOF && pos == e.end && out == e.start:
-				return nil, io.EOF
-			case err == io.EOF:
-				return nil, io.ErrUnexpectedEOF
-			case err != nil:
-				return nil, err
-			}
-			continue
-		}
-		line := bytes.TrimRight(e.buf[pos:scan+i], "\r")
-		pos = scan + i + 1
-		scan = pos
-		switch {
-		case len(line) == 0 && out > e.start:
-			e.buf[out] = '\n'
-			event = e.buf[e.start : out+1 : out+1]
-			e.start = pos
-			return event, nil
-		case len(line) > 0 && line[0] != ':':
-			out += copy(e.buf[out:], line)
-			e.buf[out] = '\n'
-			out++
-		case out == e.start: // nothing of an event yet: forget what was skipped
-			e.start, out = pos, pos
+	for !e.Buffered() {
+		switch err := e.fill(); {
+		case err == io.EOF && e.pos == e.end && e.out == e.start:
+			return nil, io.EOF
+		case err == io.EOF:
+			return nil, io.ErrUnexpectedEOF
+		case err != nil:
+			return nil, err
 		}
 	}
+	event, e.ahead = e.ahead, nil
+	return event, nil
 }
 
-// fill reads once more. shift is by how much the unread bytes moved.
-func (e *Events) fill() (shift int, err error) {
+// Buffered reports whether the next event is there: Next returns it without a
+// read. The event that Next returned last stays valid.
+func (e *Events) Buffered() bool {
+	for e.ahead == nil {
+		i := bytes.IndexByte(e.buf[e.scan:e.end], '\n')
+		if i < 0 {
+			e.scan = e.end
+			return false
+		}
+		line := bytes.TrimRight(e.buf[e.pos:e.scan+i], "\r")
+		e.pos = e.scan + i + 1
+		e.scan = e.pos
+		switch {
+		case len(line) == 0 && e.out > e.start:
+			e.buf[e.out] = '\n'
+			e.ahead = e.buf[e.start : e.out+1 : e.out+1]
+			e.start, e.out = e.pos, e.pos
+		case len(line) > 0 && line[0] != ':':
+			e.out += copy(e.buf[e.out:], line)
+			e.buf[e.out] = '\n'
+			e.out++
+		case e.out == e.start: // nothing of an event yet: forget what was skipped
+			e.start, e.out = e.pos, e.pos
+		}
+	}
+	return true
+}
+
+// fill reads once more.
+func (e *Events) fill() error {
 	if e.err != nil {
-		return 0, e.err
+		return e.err
 	}
 	if e.end-e.start >= e.max {
-		return 0, fmt.Errorf("event over %d bytes: %w", e.max, backends.ErrBadReply)
+		return fmt.Errorf("event over %d bytes: %w", e.max, backends.ErrBadReply)
 	}
 	switch room := len(e.buf) - e.end; {
 	case e.start > 0 && room < len(e.buf)/2: // or the reads would get smaller and smaller
-		shift = e.start
 		copy(e.buf, e.buf[e.start:e.end])
-		e.start, e.end = 0, e.end-shift
+		e.out, e.pos, e.scan, e.end = e.out-e.start, e.pos-e.start, e.scan-e.start, e.end-e.start
+		e.start = 0
 	case room == 0:
 		e.buf = append(e.buf, make([]byte, min(len(e.buf), e.max-len(e.buf)))...)
 	}
@@ -101,13 +110,13 @@ func (e *Events) fill() (shift int, err error) {
 		var n int
 		n, e.err = e.r.Read(e.buf[e.end:])
 		if e.end += n; n > 0 {
-			return shift, nil
+			return nil
 		}
 		if e.err != nil {
-			return shift, e.err
+			return e.err
 		}
 	}
-	return shift, io.ErrNoProgress
+	return io.ErrNoProgress
 }
 
 // Data returns the payload of an event: the text of its data lines, joined by

@@ -117,6 +117,32 @@ func TestScanUsage(t *testing.T) {
 	}
 }
 
+// Buffered tells what lies in the buffer, reads nothing, and leaves the last
+// event as it was. What is no whole event does not count, whatever it looks like.
+func TestEventsBuffered(t *testing.T) {
+	for _, tc := range []struct {
+		first, rest string
+		want        bool
+	}{
+		{"data: a\n\ndata: b\n\n", "", true},
+		{"data: a\n\n: c\r\n\r\n\r\ndata: b\r\n\r\n", "", true},
+		{"data: a\n\n", "data: b\n\n", false},
+		{"data: a\n\ndata: b\n", "\n", false},
+		{"data: a\n\ndata: b\r\n\r", "\n", false},
+		{"data: a\n\n: ping\n\n", "data: b\n\n", false},
+		{"data: a\n\n\n\n\n\n", "data: b\n\n", false},
+	} {
+		e := NewEvents(io.MultiReader(strings.NewReader(tc.first), strings.NewReader(tc.rest)), 64)
+		a, err := e.Next()
+		if err != nil || e.Buffered() != tc.want || e.Buffered() != tc.want || string(a) != "data: a\n\n" {
+			t.Errorf("%q: event %q, %v, want one more in the buffer: %v", tc.first, a, err, tc.want)
+		}
+		if b, err := e.Next(); err != nil || string(b) != "data: b\n\n" || e.Buffered() {
+			t.Errorf("%q: then %q, %v", tc.first, b, err)
+		}
+	}
+}
+
 // One event runs through these per generated token.
 func TestHotPathAllocs(t *testing.T) {
 	payload := []byte(`{"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"word"},"finish_reason":null}]}`)
@@ -159,7 +185,11 @@ func FuzzEvents(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte, step int) {
 		read := func(r io.Reader) (out []byte, n int, err error) {
 			for e := NewEvents(r, 256); ; n++ {
+				there := e.Buffered()
 				ev, err := e.Next()
+				if there && err != nil {
+					t.Fatalf("an event is there, and then %v", err)
+				}
 				if err != nil {
 					return out, n, err
 				}
