@@ -231,6 +231,8 @@ func (s *Server) onlyModel(e backends.Endpoint, g *Grant) (found Model, err erro
 func (a *ask) place(scan *openai.Scan, who *caller) {
 	p := &a.req.Place
 	p.Adapter = a.model.Adapter
+	// Elsewhere only with the key's leave; without keys the operator's is enough.
+	p.Overflow = a.model.Overflow && (who.grant == nil || who.grant.Overflow)
 	if a.model.BySession && (len(who.session) > 0 || scan.CacheKey != "") {
 		// The same in every process, and another for every tenant.
 		var d xxhash.Digest

@@ -44,7 +44,7 @@ var best = []pool.State{pool.Ready, pool.Waking, pool.Warming, pool.Loading, poo
 
 func (c catalog) describe(m *served) gateway.Model {
 	g := gateway.Model{Name: m.ModelConfig.Name, Context: m.Context, Created: m.created, OwnedBy: "aloft", State: "cold",
-		Shape: m.Shape, Counter: m.counter}
+		Shape: m.Shape, Counter: m.counter, Overflow: m.route != nil}
 	for _, e := range m.Endpoints {
 		g.Endpoints = append(g.Endpoints, backends.Endpoint(e))
 	}
