@@ -195,7 +195,7 @@ func TestFilesCommands(t *testing.T) {
 	typed := regexp.MustCompile("(?m)(?:^|`|\\s)(?:bin/)?aloft ([a-z][^`\n#|>]*)")
 	fenced := regexp.MustCompile("(?s)```sh\n.*?```|`[^`\n]+`")
 	n := 0
-	for _, page := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "DECISIONS.md", "SECURITY.md", ".ci/run"} {
+	for _, page := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "DECISIONS.md", "SECURITY.md", "docs/configuration.md", ".ci/run"} {
 		text := read(t, page)
 		if strings.HasSuffix(page, ".md") {
 			text = strings.Join(fenced.FindAllString(text, -1), "\n")
@@ -250,14 +250,15 @@ func TestFilesExamples(t *testing.T) {
 // A link within the repository leads somewhere.
 func TestFilesLinks(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)]*)?\)`)
-	pages, err := filepath.Glob(filepath.Join(root, "*.md"))
-	if err != nil || len(pages) < 7 {
-		t.Fatalf("pages %v (%v)", pages, err)
+	pages, err := fs.Glob(os.DirFS(root), "*.md")
+	docs, err2 := fs.Glob(os.DirFS(root), "docs/*.md")
+	if err != nil || err2 != nil || len(pages) < 7 || len(docs) < 3 {
+		t.Fatalf("pages %v (%v), %v (%v)", pages, err, docs, err2)
 	}
-	for _, page := range pages {
-		for _, m := range link.FindAllStringSubmatch(read(t, filepath.Base(page)), -1) {
-			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
-				t.Errorf("%s: link to %s: %v", filepath.Base(page), m[1], err)
+	for _, page := range append(pages, docs...) {
+		for _, m := range link.FindAllStringSubmatch(read(t, page), -1) {
+			if _, err := os.Stat(filepath.Join(root, path.Dir(page), m[1])); err != nil {
+				t.Errorf("%s: link to %s: %v", page, m[1], err)
 			}
 		}
 	}
