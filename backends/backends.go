@@ -105,7 +105,8 @@ type Call struct {
 
 // Reply is an engine's answer. Body must be closed exactly once; closing it
 // early cancels the call at the engine. For SSE each Read returns whole events
-// (backends/openai.Events frames them), for everything else it is the body.
+// (backends/openai.Events frames them), for everything else it is the body. It may
+// be an EventReader or Sized besides; who wraps it keeps that.
 type Reply struct {
 	Status      int
 	ContentType string
@@ -120,6 +121,10 @@ type Reply struct {
 type EventReader interface {
 	NextEvent() (event []byte, more bool, err error)
 }
+
+// Sized is what a Reply's body may be too: Len is how many bytes are still to
+// come, -1 if that is not known.
+type Sized interface{ Len() int }
 
 // Timing splits a request's time so that nobody has to guess (Server-Timing).
 type Timing struct {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -332,4 +333,61 @@ func TestAllocations(t *testing.T) {
 		}
 		stop(t, b)
 	}
+}
+
+// events is a body that hands out events and knows its length.
+type events struct {
+	io.ReadCloser
+	left []string
+}
+
+func (e *events) Len() int { return len(e.left) }
+
+func (e *events) NextEvent() ([]byte, bool, error) {
+	if len(e.left) == 0 {
+		return nil, false, io.EOF
+	}
+	event := e.left[0]
+	e.left = e.left[1:]
+	return []byte(event), len(e.left) > 0, nil
+}
+
+// What an engine's body offers besides Read reaches the relay, and its end frees
+// the slot all the same.
+func TestBodyKeepsWhatItOffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var body io.ReadCloser
+		b := start(t, Options{Model: "m"}, rep("a", scripted(func(context.Context) (*backends.Reply, error) {
+			return &backends.Reply{Status: 200, ContentType: "text/event-stream", Body: body}, nil
+		})))
+		defer stop(t, b)
+		req := &backends.Request{ID: "g", Endpoint: backends.Chat, Body: []byte(`{}`), Stream: true}
+		body = io.NopCloser(bytes.NewReader(nil))
+		got, err := b.Submit(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := got.Body.(backends.EventReader); ok || got.Body.(backends.Sized).Len() != -1 {
+			t.Error("a plain body is said to have events or a size")
+		}
+		got.Body.Close()
+		body = &events{io.NopCloser(nil), []string{"a", "b"}}
+		if got, err = b.Submit(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		if n := got.Body.(backends.Sized).Len(); n != 2 {
+			t.Errorf("%d to come, want 2", n)
+		}
+		var seen string
+		for r := got.Body.(backends.EventReader); err == nil; {
+			var event []byte
+			var more bool
+			event, more, err = r.NextEvent()
+			seen += fmt.Sprintf("%s %v %v, ", event, more, err)
+		}
+		if s := b.Signals(time.Now()); seen != "a true <nil>, b false <nil>,  false EOF, " || s.BusySlots != 0 || s.OutputTokens != 1 {
+			t.Errorf("%s %d slots busy, mean output %v; want none and (0+2)/2", seen, s.BusySlots, s.OutputTokens)
+		}
+		got.Body.Close()
+	})
 }

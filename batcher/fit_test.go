@@ -160,6 +160,7 @@ func TestOptions(t *testing.T) {
 		"timeout":   {Model: "m", QueueTimeout: -1},
 		"target":    {Model: "m", Target: -1},
 		"too late":  {Model: "m", Target: ms(5), MaxQueueDelay: ms(5)},
+		"affinity":  {Model: "m", AffinityEntries: -1},
 		"window":    {Model: "m", Window: -1},
 		"prior":     {Model: "m", PriorAlpha: math.NaN()},
 		"prior inf": {Model: "m", PriorBeta: math.Inf(1)},

@@ -55,7 +55,7 @@ func (b *Batcher) relay(t *ticket, batch *Batch, reply *backends.Reply, start ti
 	reply.Timing = timing(reply.Timing, took)
 	reply.Timing.Queue = max(0, t.work.own.At.Sub(t.work.Arrival))
 	reply.Timing.Replica, reply.Timing.BatchRows, reply.Timing.PromptTokens = batch.Replica.ID, 1, t.req.Tokens
-	s := &t.slot
+	s := &t.slot.slot
 	s.ReadCloser, s.b, s.batch, s.start = reply.Body, b, batch, start
 	s.stream = strings.HasPrefix(reply.ContentType, "text/event-stream")
 	if t.race != nil {
@@ -63,6 +63,9 @@ func (b *Batcher) relay(t *ticket, batch *Batch, reply *backends.Reply, start ti
 		reply.Timing.Hedged = t.race.asked.Load()
 	}
 	reply.Body = s
+	if _, ok := s.ReadCloser.(backends.EventReader); ok {
+		reply.Body = &t.slot
+	}
 	if !s.stream {
 		took = 0 // the whole answer's time, not a first token's
 	}
@@ -85,7 +88,7 @@ type slot struct {
 	batch  *Batch
 	start  time.Time
 	stream bool
-	events atomic.Int64 // reads of a stream: one event each, about a token
+	events atomic.Int64 // of a stream: one a read, about a token
 	bytes  atomic.Int64
 	freed  atomic.Bool
 	stop   context.CancelCauseFunc // of a call that might have been hedged
@@ -93,6 +96,12 @@ type slot struct {
 
 func (s *slot) Read(p []byte) (int, error) {
 	n, err := s.ReadCloser.Read(p)
+	s.read(n, err)
+	return n, err
+}
+
+// read counts what was read, and frees the slot at the end.
+func (s *slot) read(n int, err error) {
 	if n > 0 {
 		s.events.Add(1)
 		s.bytes.Add(int64(n))
@@ -100,7 +109,24 @@ func (s *slot) Read(p []byte) (int, error) {
 	if err != nil {
 		s.release()
 	}
-	return n, err
+}
+
+// Len implements backends.Sized.
+func (s *slot) Len() int {
+	if b, ok := s.ReadCloser.(backends.Sized); ok {
+		return b.Len()
+	}
+	return -1
+}
+
+// eventSlot is a slot whose body hands out events.
+type eventSlot struct{ slot }
+
+// NextEvent implements backends.EventReader.
+func (s *eventSlot) NextEvent() (event []byte, more bool, err error) {
+	event, more, err = s.ReadCloser.(backends.EventReader).NextEvent()
+	s.read(len(event), err)
+	return event, more, err
 }
 
 func (s *slot) Close() error {

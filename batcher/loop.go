@@ -45,7 +45,7 @@ type ticket struct {
 	// what would be allocated for nearly every request lies here
 	tokens [1]int
 	call   backends.Call
-	slot   slot
+	slot   eventSlot
 	reply  backends.Reply
 	body   body
 

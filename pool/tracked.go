@@ -71,7 +71,12 @@ func (t *tracked) Do(ctx context.Context, c *backends.Call) (*backends.Reply, er
 		t.release(k)
 		return nil, err
 	}
-	reply.Body = &releasing{ReadCloser: reply.Body, release: sync.OnceFunc(func() { t.release(k) })}
+	body := &releasingEvents{releasing{ReadCloser: reply.Body, release: sync.OnceFunc(func() { t.release(k) })}}
+	if _, ok := reply.Body.(backends.EventReader); ok {
+		reply.Body = body
+	} else {
+		reply.Body = &body.releasing
+	}
 	return reply, nil
 }
 
@@ -83,6 +88,22 @@ type releasing struct {
 func (r *releasing) Close() error {
 	defer r.release()
 	return r.ReadCloser.Close()
+}
+
+// Len implements backends.Sized.
+func (r *releasing) Len() int {
+	if b, ok := r.ReadCloser.(backends.Sized); ok {
+		return b.Len()
+	}
+	return -1
+}
+
+// releasingEvents is one whose body hands out events.
+type releasingEvents struct{ releasing }
+
+// NextEvent implements backends.EventReader.
+func (r *releasingEvents) NextEvent() (event []byte, more bool, err error) {
+	return r.ReadCloser.(backends.EventReader).NextEvent()
 }
 
 func (t *tracked) release(k *call) {
