@@ -21,7 +21,22 @@ func every(o *Options, d *Deps) {
 	m := Model{Name: "tiny", EngineModel: "engine-tiny", Endpoints: backends.Endpoints(), Context: 1000, Usable: true, BySession: true, ByPrefix: true}
 	lora := m
 	lora.EngineModel, lora.Adapter = "fr", "fr"
-	d.Catalog = aliased{shelf{m}, map[string]Model{"tiny:fr": lora, "nick": m}}
+	d.Catalog = aliased{shelf{m, lora}, map[string]Model{"tiny:fr": lora, "nick": m}}
+}
+
+// An adapter is a model of its own in lists, and no second model where the name
+// may be left out.
+func TestAdapterIsListed(t *testing.T) {
+	e := start(t, answer(200, `{"results":[]}`), every)
+	if _, body := e.get(t, "/v1/models"); !strings.Contains(body, `"id":"tiny:fr"`) || strings.Count(body, `"parent":"tiny"`) != 1 {
+		t.Errorf("listed: %s", body)
+	}
+	if resp, body := e.get(t, "/v1/models/tiny:fr"); resp.StatusCode != 200 || !strings.Contains(body, `"id":"tiny:fr"`) {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+	if resp, body := e.post(t, "/v1/moderations", `{"input":"x"}`); resp.StatusCode != 200 {
+		t.Errorf("without a name: %d %s", resp.StatusCode, body)
+	}
 }
 
 type aliased struct {

@@ -32,7 +32,8 @@ type Model struct {
 	// is an estimate: it learns from usage and refuses no prompt as too long.
 	Counter backends.Counter
 
-	// Adapter is set when the name asked for was "model:adapter".
+	// Adapter is set when the name asked for, or listed, is "model:adapter"; Name
+	// is the model's.
 	Adapter string
 	// BySession and ByPrefix say which affinities its requests are given.
 	BySession, ByPrefix bool

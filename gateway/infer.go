@@ -216,7 +216,7 @@ func serves(m *Model, e backends.Endpoint) bool {
 func (s *Server) onlyModel(e backends.Endpoint, g *Grant) (found Model, err error) {
 	n := 0
 	for _, m := range s.deps.Catalog.Models() {
-		if serves(&m, e) && g.May(m.Name) {
+		if m.Adapter == "" && serves(&m, e) && g.May(m.Name) {
 			found = m
 			n++
 		}

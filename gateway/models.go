@@ -19,6 +19,7 @@ type modelObject struct {
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
+	Parent  string `json:"parent,omitempty"` // of an adapter: its model
 
 	State     string              `json:"state,omitempty"`
 	Shape     string              `json:"shape,omitempty"`
@@ -27,16 +28,28 @@ type modelObject struct {
 }
 
 func objectOf(m Model) modelObject {
-	return modelObject{
-		ID: m.Name, Object: "model", Created: m.Created.Unix(), OwnedBy: m.OwnedBy,
+	o := modelObject{
+		ID: m.id(), Object: "model", Created: m.Created.Unix(), OwnedBy: m.OwnedBy,
 		State: m.State, Shape: m.Shape, Context: m.Context, Endpoints: m.Endpoints,
 	}
+	if m.Adapter != "" {
+		o.Parent = m.Name
+	}
+	return o
+}
+
+// id is what a model is listed as.
+func (m *Model) id() string {
+	if m.Adapter != "" {
+		return m.Name + ":" + m.Adapter
+	}
+	return m.Name
 }
 
 func (s *Server) listModels(x *exchange) {
 	data := []modelObject{}
 	for _, m := range s.deps.Catalog.Models() {
-		if x.grant.May(m.Name) {
+		if mayUse(x.grant, &m, m.id()) {
 			data = append(data, objectOf(m))
 		}
 	}

@@ -24,6 +24,8 @@ type Model struct {
 	Name  string
 	Slots int       // sequences (generation) or calls (embeddings) a replica takes at once
 	Needs gpu.Shape // the smallest slice that will do
+	// Adapters are the LoRA adapters to look for in GET /v1/models of its engines.
+	Adapters []string
 	Spec  any       // the launcher's own description: command, files, options; plain data
 }
 
@@ -61,6 +63,8 @@ type ReadyReplica struct {
 	Slots   int
 	Shape   string
 	Offline bool
+	// Adapters are those of its model's Adapters that the engine says it has.
+	Adapters []string
 }
 
 // Replica is a replica's state as others see it.

@@ -22,48 +22,53 @@ type catalog struct{ *serving }
 
 // Lookup implements gateway.Catalog.
 func (c catalog) Lookup(name string) (gateway.Model, bool) {
-	m := c.named(name)
-	if m == nil {
+	l := c.set.Load().names[name]
+	if l == nil {
 		return gateway.Model{}, false
 	}
-	return c.describe(m), true
+	return c.describe(l), true
 }
 
-// Models implements gateway.Catalog.
+// Models implements gateway.Catalog: each model, followed by its adapters.
 func (c catalog) Models() []gateway.Model {
 	var out []gateway.Model
-	set := c.set.Load()
-	for _, n := range set.order {
-		out = append(out, c.describe(set.models[n]))
+	for _, l := range c.set.Load().listed {
+		out = append(out, c.describe(l))
 	}
 	return out
+}
+
+// describe adds to a listing what changes while it stands. The edge asks for
+// every request.
+func (c catalog) describe(l *listing) gateway.Model {
+	g := l.model
+	state := c.state(g.Name, g.Adapter)
+	g.State = string(state)
+	g.Usable = state == pool.Ready || state == pool.Waking || state == pool.Sleeping
+	return g
 }
 
 // best orders replica states for people: what a request meets at best.
 var best = []pool.State{pool.Ready, pool.Waking, pool.Warming, pool.Loading, pool.Sleeping, pool.Draining, pool.Failed}
 
-func (c catalog) describe(m *served) gateway.Model {
-	g := gateway.Model{Name: m.ModelConfig.Name, Context: m.Context, Created: m.created, OwnedBy: "aloft", State: "cold",
-		Shape: m.Shape, Counter: m.counter, Overflow: m.route != nil}
-	for _, e := range m.Endpoints {
-		g.Endpoints = append(g.Endpoints, backends.Endpoint(e))
-	}
-	rank := len(best)
-	for _, r := range c.states()[m.ModelConfig.Name] {
-		if i := slices.Index(best, r); i >= 0 && i < rank {
-			rank, g.State = i, string(r)
-		}
-	}
-	g.Usable = g.State == string(pool.Ready) || g.State == string(pool.Waking) || g.State == string(pool.Sleeping)
-	return g
-}
+// The states of models that no replica is in.
+const (
+	cold    pool.State = "cold"    // there is no replica
+	missing pool.State = "missing" // no ready replica has the adapter
+)
 
-// states lists the states of every model's serving replicas. It is a copy kept
-// by notify, since the edge asks for every request.
-func (s *serving) states() map[string][]pool.State {
+// state is the best of a model's serving replicas. notify and publish keep it.
+func (s *serving) state(model, adapter string) pool.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.seen
+	state, ok := s.seen[model]
+	switch {
+	case !ok:
+		return cold
+	case adapter != "" && state == pool.Ready && !slices.Contains(s.adapters[model], adapter):
+		return missing
+	}
+	return state
 }
 
 // submitter fits the batchers to gateway.Submitter.
@@ -234,7 +239,7 @@ func (s statusSource) Status() any {
 
 func (s *server) modelStatus(m *served, n arbiter.Numbers) ModelStatus {
 	sig := m.batcher.Signals(time.Now())
-	ms := ModelStatus{Name: m.ModelConfig.Name, State: catalog{s.serving}.describe(m).State, Level: n.Level, Need: n.Need, Fast: n.Fast, Have: n.Have,
+	ms := ModelStatus{Name: m.Name, State: string(s.serving.state(m.Name, "")), Level: n.Level, Need: n.Need, Fast: n.Fast, Have: n.Have,
 		Headroom: n.Room, P99: 1000 * sig.First.P99.Seconds(), Target: 1000 * m.Target.Seconds(), Rate: sig.Load.Requests,
 		Queue: map[string]int{}, Eta: sig.Eta, Batch: sig.Calls.Rows}
 	for c := range backends.Classes {

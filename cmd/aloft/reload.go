@@ -133,7 +133,7 @@ func changes(old, next *Config) []string {
 // nextSet makes the set of a configuration. A model whose batcher would be no
 // other keeps it. On an error nothing is left behind.
 func (s *server) nextSet(c *Config, old *modelSet) (*modelSet, error) {
-	set := newModelSet()
+	var models []*served
 	var made []*batcher.Batcher
 	fail := func(i int, what string, err error) (*modelSet, error) {
 		for _, b := range made {
@@ -162,9 +162,9 @@ func (s *server) nextSet(c *Config, old *modelSet) (*modelSet, error) {
 			}
 			made = append(made, next.batcher)
 		}
-		set.add(next)
+		models = append(models, next)
 	}
-	return set, nil
+	return newModelSet(models...), nil
 }
 
 // nextRoute keeps a route that did not change, with what it has reserved.

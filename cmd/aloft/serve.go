@@ -197,7 +197,7 @@ func (s *server) shape(profile string) (gpu.Shape, error) {
 // openModels checks all that the models need and makes their batchers.
 func (s *server) openModels(context.Context) error {
 	s.serving = &serving{changed: make(chan struct{}), rows: map[string]bool{}, offline: map[string]int{},
-		retired: map[string][]*batcher.Batcher{}}
+		adapters: map[string][]string{}, retired: map[string][]*batcher.Batcher{}}
 	var err error
 	if s.way.spending, err = openSpending(s.path("overflow.json"), s.serving); err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"aloft/arbiter"
 	"aloft/backends"
 	"aloft/batcher"
+	"aloft/gateway"
 	"aloft/gateway/overflow"
 	"aloft/gpu"
 	"aloft/pool"
@@ -29,23 +30,59 @@ type served struct {
 	meter   *meter
 }
 
+// listing is a model, or one of its adapters, as the edge knows it.
+type listing struct {
+	served *served
+	model  gateway.Model // without what changes while it is listed
+}
+
 // modelSet is all that is served. It is never changed: a reload replaces it.
 type modelSet struct {
 	models map[string]*served
-	order  []string           // as configured
-	names  map[string]*served // by name and alias
+	order  []string            // as configured
+	names  map[string]*listing // by name, alias, and either with :ADAPTER
+	listed []*listing          // in order, each model before its adapters
 }
 
-func newModelSet() *modelSet {
-	return &modelSet{models: map[string]*served{}, names: map[string]*served{}}
-}
-
-func (set *modelSet) add(m *served) {
-	set.order = append(set.order, m.Name)
-	for _, n := range append([]string{m.Name}, m.Aliases...) {
-		set.names[n] = m
+// newModelSet lists models. A model that is called like an adapter of another
+// comes before it.
+func newModelSet(models ...*served) *modelSet {
+	set := &modelSet{models: map[string]*served{}, names: map[string]*listing{}}
+	for _, m := range models {
+		set.order = append(set.order, m.Name)
+		set.models[m.Name] = m
+		l := &listing{m, m.listed()}
+		for _, n := range append([]string{m.Name}, m.Aliases...) {
+			set.names[n] = l
+		}
 	}
-	set.models[m.Name] = m
+	for _, m := range models {
+		set.listed = append(set.listed, set.names[m.Name])
+		for _, a := range m.Adapters {
+			l := &listing{m, m.listed()}
+			l.model.Adapter, l.model.EngineModel = a, a
+			for i, n := range append([]string{m.Name}, m.Aliases...) {
+				if set.names[n+":"+a] != nil {
+					continue
+				}
+				set.names[n+":"+a] = l
+				if i == 0 {
+					set.listed = append(set.listed, l)
+				}
+			}
+		}
+	}
+	return set
+}
+
+// listed is the part of a model's listing that stays.
+func (m *served) listed() gateway.Model {
+	g := gateway.Model{Name: m.Name, Context: m.Context, Created: m.created, OwnedBy: "aloft", Shape: m.Shape, Counter: m.counter,
+		BySession: m.Affinity.Session, ByPrefix: m.Affinity.Prefix, Overflow: m.Overflow != nil}
+	for _, e := range m.Endpoints {
+		g.Endpoints = append(g.Endpoints, backends.Endpoint(e))
+	}
+	return g
 }
 
 // serving fits pool and batchers to arbiter.Serving.
@@ -53,28 +90,36 @@ type serving struct {
 	pool *pool.Pool
 	set  atomic.Pointer[modelSet]
 
-	mu      sync.Mutex
-	changed chan struct{}   // closed and replaced whenever a replica changes
-	rows    map[string]bool // whether batch rows may ride in serving replicas, per model
-	offline map[string]int  // ready replicas lent to batches, per model
-	lent    map[string]bool // ids of replicas lent to batches
-	seen    map[string][]pool.State
-	retired map[string][]*batcher.Batcher // of before a reload, until they are empty
+	mu       sync.Mutex
+	changed  chan struct{}                 // closed and replaced whenever a replica changes
+	rows     map[string]bool               // whether batch rows may ride in serving replicas, per model
+	offline  map[string]int                // ready replicas lent to batches, per model
+	lent     map[string]bool               // ids of replicas lent to batches
+	seen     map[string]pool.State         // the best of its replicas, per model
+	adapters map[string][]string           // what its ready replicas have, per model
+	retired  map[string][]*batcher.Batcher // of before a reload, until they are empty
 }
 
 // model finds a served model by its name; nil = there is none.
 func (s *serving) model(name string) *served { return s.set.Load().models[name] }
 
-// named finds a model by its name or an alias; nil = there is none.
-func (s *serving) named(name string) *served { return s.set.Load().names[name] }
+// named finds the model that a name in a request means; nil = there is none.
+func (s *serving) named(name string) *served {
+	if l := s.set.Load().names[name]; l != nil {
+		return l.served
+	}
+	return nil
+}
 
 // publish is the pool's Publish: the batcher gets the ready replicas.
 func (s *serving) publish(model string, ready []pool.ReadyReplica) {
 	var out []batcher.Replica
 	s.mu.Lock()
-	s.offline[model] = 0
+	s.offline[model], s.adapters[model] = 0, nil
 	for _, r := range ready {
-		out = append(out, batcher.Replica{ID: r.ID, Backend: r.Backend, Slots: r.Slots, Offline: r.Offline, Shape: r.Shape, Index: r.Index})
+		out = append(out, batcher.Replica{ID: r.ID, Backend: r.Backend, Slots: r.Slots, Offline: r.Offline, Shape: r.Shape, Index: r.Index,
+			Adapters: r.Adapters})
+		s.adapters[model] = append(s.adapters[model], r.Adapters...)
 		if r.Offline {
 			s.offline[model]++
 		}
@@ -115,12 +160,15 @@ func (s *serving) isLent(replica string) bool {
 
 // notify is called on every change of a replica: whoever waits looks again.
 func (s *serving) notify(replicas []pool.Replica) {
-	seen, lent := map[string][]pool.State{}, map[string]bool{}
+	seen, lent := map[string]pool.State{}, map[string]bool{}
 	for _, r := range replicas {
-		if r.Job == "" {
-			seen[r.Model] = append(seen[r.Model], r.State)
-		} else {
+		if r.Job != "" {
 			lent[r.ID] = true
+			continue
+		}
+		was, ok := seen[r.Model]
+		if !ok || slices.Index(best, r.State) < slices.Index(best, was) {
+			seen[r.Model] = r.State
 		}
 	}
 	s.mu.Lock()

@@ -2,9 +2,11 @@ package main
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
+	"aloft/backends"
 	"aloft/gpu"
 	"aloft/jobs"
 	"aloft/pool"
@@ -13,10 +15,13 @@ import (
 func testServing() *serving {
 	s := &serving{
 		changed: make(chan struct{}), rows: map[string]bool{"m": true}, offline: map[string]int{"m": 2},
+		adapters: map[string][]string{},
 	}
-	set := newModelSet()
-	set.add(&served{ModelConfig: ModelConfig{Name: "m", Aliases: []string{"text-embedding-3-small"}}})
-	s.set.Store(set)
+	s.set.Store(newModelSet(
+		&served{ModelConfig: ModelConfig{Name: "m", Aliases: []string{"text-embedding-3-small"}, Endpoints: []string{"embeddings"},
+			Adapters: []string{"fr", "de"}, Affinity: AffinityConfig{Prefix: true}, Overflow: &OverflowConfig{}}, counter: &backends.Ratio{}},
+		&served{ModelConfig: ModelConfig{Name: "m:de", Endpoints: []string{"chat"}, Affinity: AffinityConfig{Session: true}}},
+	))
 	return s
 }
 
@@ -25,6 +30,7 @@ func TestBatchRowsFindTheirModel(t *testing.T) {
 	for name, want := range map[string]int{
 		"m":                      3 * 8, // two lent replicas and the ready ones together
 		"text-embedding-3-small": 3 * 8,
+		"m:fr":                   3 * 8,
 		"unknown":                8, // refused by the gateway, not held until the window ends
 	} {
 		if got := s.concurrency(name, 8); got != want {
@@ -37,6 +43,42 @@ func TestBatchRowsFindTheirModel(t *testing.T) {
 	}
 }
 
+// Names in requests: models, aliases, adapters of either; a model that is called
+// like an adapter comes first.
+func TestCatalog(t *testing.T) {
+	s := testServing()
+	s.notify([]pool.Replica{{ID: "m-1", Model: "m", State: pool.Loading}, {ID: "m-2", Model: "m", State: pool.Ready}})
+	s.adapters["m"] = []string{"fr"}
+	for _, tt := range []struct{ ask, name, adapter, engine, state string }{
+		{"m", "m", "", "", "ready"},
+		{"text-embedding-3-small", "m", "", "", "ready"},
+		{"m:fr", "m", "fr", "fr", "ready"},
+		{"text-embedding-3-small:fr", "m", "fr", "fr", "ready"},
+		{"m:de", "m:de", "", "", "cold"},
+		{"text-embedding-3-small:de", "m", "de", "de", "missing"},
+		{"m:xx", "", "", "", ""}, {"m:", "", "", "", ""}, {":fr", "", "", "", ""}, {"m:fr:fr", "", "", "", ""}, {"", "", "", "", ""},
+	} {
+		g, ok := catalog{s}.Lookup(tt.ask)
+		if ok != (tt.name != "") || g.Name != tt.name || g.Adapter != tt.adapter || g.EngineModel != tt.engine || g.State != tt.state ||
+			g.Usable != (tt.state == "ready") {
+			t.Errorf("%q: %v %+v, want %+v", tt.ask, ok, g, tt)
+		}
+		if session := tt.name == "m:de"; ok && (g.BySession != session || g.ByPrefix == session || g.Overflow == session || len(g.Endpoints) != 1) {
+			t.Errorf("%q: %+v", tt.ask, g)
+		}
+	}
+	var listed []string
+	for _, g := range (catalog{s}).Models() {
+		listed = append(listed, g.Name+"/"+g.Adapter)
+	}
+	if want := []string{"m/", "m/fr", "m:de/"}; !slices.Equal(listed, want) {
+		t.Errorf("listed %q, want %q", listed, want)
+	}
+	if n := testing.AllocsPerRun(100, func() { catalog{s}.Lookup("m:fr") }); n != 0 {
+		t.Errorf("%v allocations a lookup, want 0", n)
+	}
+}
+
 func TestLentReplicasAreForgotten(t *testing.T) {
 	s := testServing()
 	slice := gpu.Slice{ID: "gpu0/s0"}
@@ -44,8 +86,8 @@ func TestLentReplicasAreForgotten(t *testing.T) {
 		{ID: "m-1", Model: "m", Slice: slice, State: pool.Sleeping},
 		{ID: "m-2", Model: "m", Slice: slice, State: pool.Ready, Job: "batch_1"},
 	})
-	if s.isLent("m-1") || !s.isLent("m-2") || len(s.states()["m"]) != 1 {
-		t.Errorf("lent %v, states %v", s.lent, s.states())
+	if s.isLent("m-1") || !s.isLent("m-2") || s.state("m", "") != pool.Sleeping {
+		t.Errorf("lent %v, states %v", s.lent, s.seen)
 	}
 	s.notify([]pool.Replica{{ID: "m-1", Model: "m", Slice: slice, State: pool.Sleeping}})
 	if len(s.lent) != 0 {
