@@ -1,10 +1,6 @@
 package openai
 
-import (
-	"strconv"
-
-	"github.com/tidwall/gjson"
-)
+import "strconv"
 
 // Chunk is what a relay needs to know of one streamed payload.
 type Chunk struct {
@@ -21,77 +17,71 @@ type Chunk struct {
 // Chunk. It does not validate: it runs once per token, and a relay passes the
 // bytes on either way.
 func ScanChunk(data []byte) (c Chunk) {
-	choices, sawChoices, sawUsage := 0, false, false
-	root := gjson.Parse(alias(data))
-	if !root.IsObject() {
+	w := walk{data: data}
+	if !w.enter('{') {
 		return c
 	}
-	root.ForEach(func(key, v gjson.Result) bool {
-		switch key.Str {
+	choices, sawChoices, sawUsage := 0, false, false
+	for key := w.key(); key != nil; key = w.key() {
+		switch text(key) {
 		case "error":
-			c.Failed = c.Failed || v.Type != gjson.Null
+			c.Failed = w.peek() != 'n' || c.Failed
+			w.skip()
 		case "object":
-			c.Failed = c.Failed || v.Str == "error" // vLLM before 0.10
+			c.Failed = text(w.skip()) == "error" || c.Failed // vLLM before 0.10
 		case "usage":
 			var u Usage
-			if u, sawUsage = usage(v); sawUsage {
+			if u, sawUsage = usage(&w); sawUsage {
 				c.PromptTokens, c.CompletionTokens = u.Prompt, u.Completion
 			}
 		case "choices":
 			sawChoices = true
-			if v.IsArray() {
-				v.ForEach(func(_, choice gjson.Result) bool {
-					choices++
-					scanChoice(choice, &c)
-					return true
-				})
+			if !w.enter('[') {
+				w.skip()
+				continue
 			}
+			for ; w.item(); choices++ {
+				scanChoice(&w, &c)
+			}
+		default:
+			w.skip()
 		}
-		return true
-	})
+	}
 	c.UsageOnly = sawChoices && choices == 0 && sawUsage
 	return c
 }
 
-func scanChoice(choice gjson.Result, c *Chunk) {
-	if !choice.IsObject() {
+func scanChoice(w *walk, c *Chunk) {
+	if !w.enter('{') {
+		w.skip()
 		return
 	}
-	choice.ForEach(func(key, v gjson.Result) bool {
-		switch key.Str {
+	for key := w.key(); key != nil; key = w.key() {
+		switch text(key) {
 		case "finish_reason":
-			c.Finished = c.Finished || v.Type == gjson.String
+			c.Finished = w.peek() == '"' || c.Finished
+			w.skip()
 		case "text":
-			c.Content = c.Content || filled(v)
-		case "delta":
-			if v.IsObject() {
-				v.ForEach(func(key, v gjson.Result) bool {
-					// Everything but the role is something the client has seen.
-					c.Content = c.Content || key.Str != "role" && filled(v)
-					return true
-				})
-			}
+			c.Content = w.filled() || c.Content
+		case "delta": // everything but the role is something the client has seen
+			c.Content = w.member("role") || c.Content
+		default:
+			w.skip()
 		}
-		return true
-	})
+	}
 }
 
-// filled reports whether v is more than null, "", [] or {}.
-func filled(v gjson.Result) bool {
-	switch v.Type {
-	case gjson.Null:
+// member takes the next value, and reports whether it is an object with a
+// filled member other than the one called but.
+func (w *walk) member(but string) (some bool) {
+	if !w.enter('{') {
+		w.skip()
 		return false
-	case gjson.String:
-		return v.Str != ""
-	case gjson.JSON:
-		some := false
-		v.ForEach(func(_, _ gjson.Result) bool {
-			some = true
-			return false
-		})
-		return some
 	}
-	return true
+	for key := w.key(); key != nil; key = w.key() {
+		some = w.filled() && text(key) != but || some
+	}
+	return some
 }
 
 // Usage is the token count of a reply.
@@ -100,33 +90,69 @@ type Usage struct{ Prompt, Completion, Total int }
 // ScanUsage finds the token counts of a whole reply: the top-level "usage", as
 // OpenAI or Anthropic name its fields, or Cohere's "meta.tokens". One that has
 // only a total (rerank) used it all for the prompt.
-func ScanUsage(body []byte) (Usage, bool) {
-	if u, ok := usage(gjson.Get(alias(body), "usage")); ok {
-		return u, true
-	}
-	return usage(gjson.Get(alias(body), "meta.tokens"))
-}
-
-func usage(v gjson.Result) (u Usage, ok bool) {
-	if !v.IsObject() {
+func ScanUsage(body []byte) (u Usage, ok bool) {
+	var meta []byte
+	w := walk{data: body}
+	if !w.enter('{') {
 		return u, false
 	}
-	total, parts := false, false
-	v.ForEach(func(key, v gjson.Result) bool {
-		n, err := strconv.Atoi(v.Raw)
-		if err != nil || n < 0 {
-			return true // null, a detail object, or nonsense: as if not given
+	for key := w.key(); key != nil; key = w.key() {
+		switch text(key) {
+		case "usage":
+			if u, ok = usage(&w); ok {
+				return u, true
+			}
+		case "meta":
+			meta = w.skip()
+		default:
+			w.skip()
 		}
-		switch key.Str {
+	}
+	return usage(&walk{data: lookup(meta, "tokens")})
+}
+
+// lookup returns the raw value of a member of obj, nil if there is none.
+func lookup(obj []byte, name string) []byte {
+	w := walk{data: obj}
+	if !w.enter('{') {
+		return nil
+	}
+	for key := w.key(); key != nil; key = w.key() {
+		if v := w.skip(); text(key) == name {
+			return v
+		}
+	}
+	return nil
+}
+
+// usage takes the next value. What Anthropic's prompt cache read or wrote is
+// not in its input_tokens (Messages API, "Tracking cache performance"), but is
+// part of the prompt all the same.
+func usage(w *walk) (u Usage, ok bool) {
+	if !w.enter('{') {
+		w.skip()
+		return u, false
+	}
+	cached, total, parts := 0, false, false
+	for key := w.key(); key != nil; key = w.key() {
+		n, counts := count(w.skip())
+		if !counts {
+			continue // null, a detail object, or nonsense: as if not given
+		}
+		switch text(key) {
 		case "prompt_tokens", "input_tokens":
 			u.Prompt, parts, ok = n, true, true
+		case "cache_read_input_tokens", "cache_creation_input_tokens":
+			cached += n
 		case "completion_tokens", "output_tokens":
 			u.Completion, parts, ok = n, true, true
 		case "total_tokens":
 			u.Total, total, ok = n, true, true
 		}
-		return true
-	})
+	}
+	if ok {
+		u.Prompt += cached
+	}
 	switch {
 	case !total:
 		u.Total = u.Prompt + u.Completion
@@ -134,4 +160,13 @@ func usage(v gjson.Result) (u Usage, ok bool) {
 		u.Prompt = u.Total
 	}
 	return u, ok
+}
+
+// count reads a whole number that is not negative.
+func count(raw []byte) (int, bool) {
+	if len(raw) == 0 || raw[0] < '0' || raw[0] > '9' {
+		return 0, false
+	}
+	n, err := strconv.Atoi(alias(raw))
+	return n, err == nil
 }

@@ -60,7 +60,7 @@ func SplitEmbeddings(reply []byte, rows int) ([][]byte, int, error) {
 		case "data":
 			data = v
 		case "usage":
-			if u, ok := usage(v); ok {
+			if u, ok := usage(&walk{data: raw(reply, v)}); ok {
 				tokens = u.Prompt
 			}
 		}

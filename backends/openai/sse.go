@@ -122,7 +122,12 @@ func (e *Events) fill() error {
 // Data returns the payload of an event: the text of its data lines, joined by
 // "\n" where there are several. It aliases the event when there is one.
 func Data(event []byte) []byte {
-	var data []byte
+	_, data := split(event)
+	return data
+}
+
+// split returns the text of an event's last "event" line, and its Data.
+func split(event []byte) (name, data []byte) {
 	found := false
 	for len(event) > 0 {
 		line := event
@@ -130,6 +135,10 @@ func Data(event []byte) []byte {
 			line, event = event[:i], event[i+1:]
 		} else {
 			event = nil
+		}
+		if value, ok := bytes.CutPrefix(line, []byte("event:")); ok {
+			name = bytes.TrimPrefix(value, []byte{' '})
+			continue
 		}
 		value, ok := bytes.CutPrefix(line, []byte("data:"))
 		if !ok {
@@ -142,7 +151,7 @@ func Data(event []byte) []byte {
 		}
 		data = append(append(data, '\n'), value...)
 	}
-	return data
+	return name, data
 }
 
 // IsDone reports whether data is the payload that closes a stream.
