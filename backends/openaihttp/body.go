@@ -24,24 +24,51 @@ func (x *exchange) Read(p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	x.turn.Lock()
-	if x.turn.over || x.turn.closed {
-		defer x.turn.Unlock()
-		if x.err == nil {
-			return 0, errClosed
-		}
-		return 0, x.err
+	if err := x.begin(); err != nil {
+		return 0, err
 	}
-	x.turn.reading = true
-	x.turn.Unlock()
-
-	x.frame.waiting = false
 	if x.events != nil {
 		n, err = x.readEvent(p)
 	} else {
 		n, err = x.readPlain(p)
 	}
+	x.finish(err)
+	return n, err
+}
 
+// NextEvent implements backends.EventReader. Each call is bounded as a Read is.
+func (x *exchange) NextEvent() (event []byte, more bool, err error) {
+	if err := x.begin(); err != nil {
+		return nil, false, err
+	}
+	if x.events == nil {
+		err = fmt.Errorf("no stream of events: %w", backends.ErrBadReply)
+	} else if event, err = x.event(); err == nil {
+		x.rest, more = nil, x.events.Buffered()
+	}
+	if !x.finish(err) && err == nil { // closed meanwhile: the event's buffer is another's
+		return nil, false, errClosed
+	}
+	return event, more, err
+}
+
+// begin takes the turn to read. Its error is what reading returns.
+func (x *exchange) begin() error {
+	x.turn.Lock()
+	defer x.turn.Unlock()
+	switch {
+	case !x.turn.over && !x.turn.closed:
+		x.turn.reading = true
+		x.frame.waiting = false
+		return nil
+	case x.err == nil:
+		return errClosed
+	}
+	return x.err
+}
+
+// finish ends the turn, and reports whether there may be another.
+func (x *exchange) finish(err error) bool {
 	x.turn.Lock()
 	defer x.turn.Unlock()
 	x.turn.reading = false
@@ -49,20 +76,27 @@ func (x *exchange) Read(p []byte) (n int, err error) {
 		x.err = err
 		x.over()
 	}
-	return n, err
+	return !x.turn.over
+}
+
+// event returns the current event, or what is left of it.
+func (x *exchange) event() ([]byte, error) {
+	if len(x.rest) == 0 && x.err == nil {
+		x.next()
+	}
+	if len(x.rest) == 0 {
+		return nil, x.cut(x.err)
+	}
+	return x.rest, nil
 }
 
 func (x *exchange) readEvent(p []byte) (int, error) {
-	if len(x.rest) == 0 {
-		if x.err == nil {
-			x.next()
-		}
-		if len(x.rest) == 0 {
-			return 0, x.cut(x.err)
-		}
+	event, err := x.event()
+	if err != nil {
+		return 0, err
 	}
-	n := copy(p, x.rest)
-	x.rest = x.rest[n:]
+	n := copy(p, event)
+	x.rest = event[n:]
 	return n, nil
 }
 

@@ -232,6 +232,42 @@ func TestTrickle(t *testing.T) {
 	}
 }
 
+// NextEvent says of each event whether the next one has come with it.
+func TestNextEvent(t *testing.T) {
+	next := make(chan bool)
+	url := engine(t, "tcp", func(_ int, _ *http.Request, c net.Conn) {
+		io.WriteString(c, sse+chunk("data: a\n\ndata: b\n\n: ping\n\n"))
+		<-next
+		io.WriteString(c, chunk("data: c\n\ndata: [DO"))
+		<-next
+		io.WriteString(c, chunk("NE]\n\n")+"0\r\n\r\n")
+	})
+	c := client(t, Options{BaseURL: url})
+	r, err := c.Do(t.Context(), streamCall)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := r.Body.(backends.EventReader)
+	for _, want := range []struct {
+		event string
+		more  bool
+	}{{"data: a\n\n", true}, {"data: b\n\n", false}, {"data: c\n\n", false}, {"data: [DONE]\n\n", false}} {
+		if got, more, err := events.NextEvent(); string(got) != want.event || more != want.more || err != nil {
+			t.Errorf("%q, more %v, %v; want %+v", got, more, err, want)
+		}
+		if !want.more && want.event[6] != '[' {
+			next <- true
+		}
+	}
+	r.Body.Close()
+	if _, _, err := events.NextEvent(); err == nil {
+		t.Error("an event after Close")
+	}
+	if len(c.pool.idle) != 1 {
+		t.Error("the connection of a stream that was read up to [DONE] is not kept")
+	}
+}
+
 // The answer to a body that the engine does not read is seen all the same.
 func TestRefusedBody(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
