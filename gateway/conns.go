@@ -25,6 +25,8 @@ const (
 	// client would not see why. The time is nginx's lingering_time.
 	lingerTime  = 30 * time.Second
 	lingerBytes = 1 << 30
+	// corkMost is how much is held back at most for what follows at once.
+	corkMost = 32 << 10
 	// refuseTime bounds the writing of a refusal at accept. A new connection has
 	// room for it, so it never waits; accepting must not.
 	refuseTime = 10 * time.Millisecond
@@ -124,6 +126,8 @@ type conn struct {
 	door    *door
 
 	limit   atomic.Int64 // the write deadline in force, Unix nanoseconds; 0 = not ours
+	corked  bool         // writes are held: another follows at once
+	held    *[]byte      // nil = none
 	lingers atomic.Bool
 	closing sync.Once
 	closed  error
@@ -133,8 +137,56 @@ type conn struct {
 // NetConn returns the connection beneath, for its descriptor.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
-// Write writes in pieces, each with its own deadline.
-func (c *conn) Write(p []byte) (n int, err error) {
+// corks are the buffers of what is held.
+var corks = sync.Pool{New: func() any { return new([]byte) }}
+
+// cork says whether what is written next waits for what is written after it.
+// Like writing it is for one goroutine at a time. nil holds nothing.
+func (c *conn) cork(on bool) {
+	if c != nil {
+		c.corked = on
+	}
+}
+
+// flush writes what is held.
+func (c *conn) flush() error {
+	if c == nil || c.held == nil {
+		return nil
+	}
+	held := c.held
+	c.held = nil
+	_, err := c.out(*held)
+	*held = (*held)[:0]
+	corks.Put(held)
+	return err
+}
+
+// Write writes at once what is held and p, or holds p, too.
+func (c *conn) Write(p []byte) (int, error) {
+	if c.held == nil && !c.corked {
+		return c.out(p)
+	}
+	if c.held == nil {
+		c.held = corks.Get().(*[]byte)
+	}
+	fits := len(*c.held)+len(p) <= corkMost
+	if fits {
+		*c.held = append(*c.held, p...)
+		if c.corked {
+			return len(p), nil
+		}
+	}
+	if err := c.flush(); err != nil {
+		return 0, err
+	}
+	if fits {
+		return len(p), nil
+	}
+	return c.out(p)
+}
+
+// out writes in pieces, each with its own deadline.
+func (c *conn) out(p []byte) (n int, err error) {
 	for {
 		piece := p[n:min(len(p), n+writePiece)]
 		if err := c.extend(time.Now()); err != nil {
@@ -186,6 +238,9 @@ const unreadMost = 256 << 10
 // lingers when it is closed. A body that came too slowly gets no more time.
 func lingering(h fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(c *fasthttp.RequestCtx) {
+		// A client that sent its next request before this reply was whole gets the
+		// end of that reply now, not with the next one.
+		_ = beneath(c.Conn()).flush() // an error comes again with the next write
 		n := c.Request.Header.ContentLength()
 		h(c)
 		linger(c.Conn(), (n == -1 || n > unreadMost) && c.Response.StatusCode() != fasthttp.StatusRequestTimeout)
@@ -194,12 +249,18 @@ func lingering(h fasthttp.RequestHandler) fasthttp.RequestHandler {
 
 // linger says whether the closing of c, or of what is beneath, waits for the client.
 func linger(c net.Conn, on bool) {
+	if own := beneath(c); own != nil {
+		own.lingers.Store(on)
+	}
+}
+
+// beneath is the conn that c is, or has under its TLS; nil = none.
+func beneath(c net.Conn) *conn {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}
-	if own, ok := c.(*conn); ok {
-		own.lingers.Store(on)
-	}
+	own, _ := c.(*conn)
+	return own
 }
 
 // Connections returns how many are open and how many were refused at accept.

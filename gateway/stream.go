@@ -20,14 +20,17 @@ var heartbeat = []byte(": waiting\n")
 
 // stream is the body of an SSE answer: fasthttp calls WriteTo from the
 // goroutine that serves the connection, after the handler has returned, and
-// Close at the end. Each event is one Write, hence one chunk and one flush;
-// SetBodyStreamWriter would join events in its pipe.
+// Close at the end. Each event is one Write, hence one chunk; those that the
+// engine sent together leave in one system call, and none waits for another that
+// is not there yet. SetBodyStreamWriter would join events in its pipe.
 type stream struct {
 	*ask
 	opened chan opened // what the engine began with; taken once
 	reply  *backends.Reply
-	events *openai.Events
+	events backends.EventReader
 	first  []byte // an event that was read before the headers went out
+	more   bool   // the event after the last one is there already
+	conn   *conn  // the client's, to hold back what goes out together; nil = unknown
 
 	finished bool  // a finish_reason was seen
 	over     error // what next says from now on; nil = go on
@@ -45,9 +48,19 @@ var errPanic = errors.New("panic")
 // opened is an engine's beginning: its first event, or why there is none.
 type opened struct {
 	reply  *backends.Reply
-	events *openai.Events
+	events backends.EventReader
 	first  []byte
+	more   bool
 	err    error
+}
+
+// framed makes events of the bytes of a body that cannot tell them itself.
+type framed struct{ *openai.Events }
+
+// NextEvent implements backends.EventReader.
+func (f framed) NextEvent() (event []byte, more bool, err error) {
+	event, err = f.Next()
+	return event, err == nil && f.Buffered(), err
 }
 
 // stream answers with SSE. The headers wait for the engine's first event, so
@@ -72,6 +85,7 @@ func (s *Server) stream(x *exchange, a *ask) {
 			x.c.Response.Header.Set(f.Name, f.Value)
 		}
 	case <-silent.C:
+		x.c.Response.ImmediateHeaderFlush = true
 	}
 	s.active.Add(1) // until Close
 	h := &x.c.Response.Header
@@ -82,6 +96,7 @@ func (s *Server) stream(x *exchange, a *ask) {
 		b.plain(x)
 		return
 	}
+	b.conn = beneath(x.c.Conn())
 	x.c.SetBodyStream(b, -1)
 }
 
@@ -111,8 +126,11 @@ func (a *ask) open() (o opened) {
 	if o.err != nil || !isStream(o.reply) {
 		return o
 	}
-	o.events = openai.NewEvents(o.reply.Body, a.s.opt.MaxEvent)
-	o.first, o.err = o.events.Next()
+	var ok bool
+	if o.events, ok = o.reply.Body.(backends.EventReader); !ok {
+		o.events = framed{openai.NewEvents(o.reply.Body, a.s.opt.MaxEvent)}
+	}
+	o.first, o.more, o.err = o.events.NextEvent()
 	if o.err == io.EOF {
 		o.err = errUnfinished
 	}
@@ -144,7 +162,7 @@ func (b *stream) take(o opened) (w whole, isStream bool) {
 		defer o.reply.Body.Close()
 		return b.failed(engineFault(statusOf(data), data)), false
 	}
-	b.reply, b.events, b.first = o.reply, o.events, o.first
+	b.reply, b.events, b.first, b.more = o.reply, o.events, o.first, o.more
 	return whole{}, true
 }
 
@@ -195,7 +213,11 @@ func (b *stream) pull() ([]byte, error) {
 		b.first = nil
 		return event, nil
 	}
-	event, err := b.events.Next()
+	if !b.more {
+		b.uncork()
+	}
+	event, more, err := b.events.NextEvent()
+	b.more = more
 	if err == io.EOF {
 		switch e := b.req.Endpoint; {
 		case !e.Marked():
@@ -249,8 +271,12 @@ func (b *stream) WriteTo(w io.Writer) (n int64, err error) {
 	defer func() {
 		b.mu.Lock()
 		b.w = nil // w is not ours any more: a late beat must not touch it
+		b.conn.cork(false)
 		b.mu.Unlock()
 		beat.Stop()
+		if b.over != io.EOF { // else the final chunk takes along what is held
+			b.uncork()
+		}
 	}()
 	for {
 		event, err := b.next()
@@ -288,10 +314,12 @@ func (b *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// send writes one event.
+// send writes one event. One that is followed at once waits for that: by the
+// next event, or by the end of the reply.
 func (b *stream) send(event []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.conn.cork(b.more || b.over == io.EOF)
 	return b.write(event)
 }
 
@@ -300,6 +328,14 @@ func (b *stream) write(event []byte) error {
 	b.written = time.Now()
 	_, err := b.w.Write(event)
 	return err
+}
+
+// uncork sends what is held: nothing follows for now.
+func (b *stream) uncork() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.conn.cork(false)
+	_ = b.conn.flush() // an error comes again with the next write
 }
 
 // beat breaks a silence that has lasted too long, and comes again.
@@ -314,6 +350,7 @@ func (b *stream) beat() {
 		b.timer.Reset(after - quiet)
 		return
 	}
+	b.conn.cork(false)
 	if err := b.write(heartbeat); err != nil {
 		b.cancel(backends.ErrClientGone)
 		return
