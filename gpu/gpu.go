@@ -61,8 +61,13 @@ type Health struct {
 type Usage struct {
 	At        time.Time
 	UsedBytes int64
+	FreeBytes int64 // what a new process could take
 	Processes int
 }
+
+// Free is the measured free memory; ok is false where nothing was measured:
+// simulated GPUs have no memory.
+func (u Usage) Free() (bytes int64, ok bool) { return u.FreeBytes, u.UsedBytes+u.FreeBytes > 0 }
 
 // Inventory lists the node's GPUs and reads one slice's use. Implementations
 // cache handles: List is cheap enough for every plan.

@@ -161,9 +161,13 @@ func (l *loop) launch(m Model, slice gpu.Slice, job string, old *replica) string
 func (l *loop) load(r *replica) {
 	l.enter(r, Loading, 0)
 	launch := Launch{Replica: r.info.ID, Model: r.model, Slice: r.info.Slice, Offline: r.info.Job != ""}
+	beside, p := r.replaces != nil, l.p
 	var engine Engine
-	l.later(r, act{limit: l.p.opt.StartTimeout, run: func(ctx context.Context) (err error) {
-		engine, err = l.p.opt.Launcher.Launch(ctx, launch)
+	l.later(r, act{limit: p.opt.StartTimeout, run: func(ctx context.Context) error {
+		err := p.room(ctx, launch, beside)
+		if err == nil {
+			engine, err = p.opt.Launcher.Launch(ctx, launch)
+		}
 		return err
 	}, late: func() { // stopped while it loaded
 		if engine != nil {
@@ -231,9 +235,12 @@ func (l *loop) republish(model string) {
 func (l *loop) fail(r *replica, err error) {
 	r.info.Error = err.Error()
 	r.cancel()
+	ended := make(chan struct{})
 	if e := r.engine; e != nil {
 		r.engine = nil
-		l.p.acts.Go(func() { e.Stop(0) })
+		l.p.acts.Go(func() { e.Stop(0); close(ended) })
+	} else {
+		close(ended)
 	}
 	beside := r.replaces != nil
 	if beside {
@@ -249,7 +256,11 @@ func (l *loop) fail(r *replica, err error) {
 	l.enter(r, Failed, 0)
 	delay := r.backoff
 	r.backoff = min(2*r.backoff, l.p.opt.BackoffMax)
-	l.later(r, act{limit: delay, run: func(ctx context.Context) error { <-ctx.Done(); return nil }, then: func(l *loop, _ error, _ time.Duration) {
+	l.later(r, act{limit: delay, run: func(ctx context.Context) error {
+		<-ctx.Done()
+		<-ended // never two engines of one replica; Stop is bounded
+		return nil
+	}, then: func(l *loop, _ error, _ time.Duration) {
 		if r.info.Job == "" {
 			r.info.Restarts++
 			l.load(r)

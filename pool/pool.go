@@ -27,6 +27,7 @@ type Model struct {
 	// Adapters are the LoRA adapters to look for in GET /v1/models of its engines.
 	Adapters []string
 	Spec  any       // the launcher's own description: command, files, options; plain data
+	Bytes int64     // free memory that a slice must have before an engine starts there; 0 = do not wait
 }
 
 // Launcher starts engines. Implemented by Exec and, in tests, by a function.
@@ -96,8 +97,12 @@ type Options struct {
 	Publish func(model string, ready []ReadyReplica)
 	// OnEvent is called for every change of state. Like Publish it must not block.
 	OnEvent func(Event)
+	// Free measures the memory of a slice that nobody holds; ok is false where it
+	// cannot. nil = a launch waits for no memory. It is called outside the loop and
+	// may take milliseconds.
+	Free func(gpu.Slice) (bytes int64, ok bool)
 
-	StartTimeout time.Duration // launch and warm-up, each
+	StartTimeout time.Duration // launch (with the wait for memory before it) and warm-up, each
 	DrainTimeout time.Duration // in-flight calls may take this long before they are cut off
 	StopGrace    time.Duration // TERM to KILL
 	BackoffMin   time.Duration // first restart delay; doubles to BackoffMax

@@ -170,7 +170,7 @@ func (inv *inventory) Usage(ctx context.Context, slice string) (gpu.Usage, error
 		c.walked = time.Time{}
 		return gpu.Usage{}, failed("list processes of "+slice, ret)
 	}
-	return gpu.Usage{At: time.Now(), UsedBytes: int64(mem.Used), Processes: len(procs)}, nil
+	return gpu.Usage{At: time.Now(), UsedBytes: int64(mem.Used), FreeBytes: int64(mem.Free), Processes: len(procs)}, nil
 }
 
 // locate finds a slice's card and place in it, walking only cards never walked

@@ -89,7 +89,7 @@ func partition(t *testing.T, d *server.Device, family string, entries ...string)
 				return nvml.DeviceAttributes{GpuInstanceSliceCount: uint32(p.Compute), MemorySizeMB: uint64(p.Bytes >> 20)}, nvml.SUCCESS
 			},
 			GetMemoryInfoFunc: func() (nvml.Memory, nvml.Return) {
-				return nvml.Memory{Total: uint64(p.Bytes), Used: uint64(i+1) << 30}, nvml.SUCCESS
+				return nvml.Memory{Total: uint64(p.Bytes), Used: uint64(i+1) << 30, Free: uint64(i+1) << 20}, nvml.SUCCESS
 			},
 			GetComputeRunningProcessesFunc: processes(i + 1),
 		})
@@ -185,16 +185,20 @@ func TestInventory(t *testing.T) {
 func TestUsage(t *testing.T) {
 	f := newFake(t, gpus.A100_SXM4_80GB, gpus.A30_PCIE_24GB)
 	migs := partition(t, f.dev(0), "A100-80GB", "1g.10gb@6", "3g.40gb@0")
-	f.dev(1).MemoryInfo.Used = 7
+	f.dev(1).MemoryInfo.Used, f.dev(1).MemoryInfo.Free = 7, 0
 	inv := mustOpen(t, f)
 	for _, c := range []struct {
 		slice string
 		bytes int64
+		free  int64
 		procs int
-	}{{"g0/s0", 2 << 30, 2}, {"g0/s1", 1 << 30, 1}, {"g1/s0", 7, 0}} {
+	}{{"g0/s0", 2 << 30, 2 << 20, 2}, {"g0/s1", 1 << 30, 1 << 20, 1}, {"g1/s0", 7, 0, 0}} {
 		u, err := inv.Usage(t.Context(), c.slice)
 		if err != nil || u.UsedBytes != c.bytes || u.Processes != c.procs || u.At.IsZero() {
 			t.Errorf("%s: %+v, %v; want %d bytes, %d processes", c.slice, u, err, c.bytes, c.procs)
+		}
+		if free, ok := u.Free(); free != c.free || !ok {
+			t.Errorf("%s: %d bytes free, measured %v; want %d", c.slice, free, ok, c.free)
 		}
 	}
 	for _, name := range []string{"g0/s2", "g2/s0", ""} {
@@ -404,7 +408,7 @@ func TestThisMachine(t *testing.T) {
 		}
 		for _, s := range d.Slices {
 			u, err := inv.Usage(t.Context(), s.ID)
-			if err != nil || u.UsedBytes > s.Shape.Bytes {
+			if err != nil || u.UsedBytes > s.Shape.Bytes || u.UsedBytes+u.FreeBytes == 0 {
 				t.Errorf("%s: %+v, %v", s.ID, u, err)
 			}
 		}
