@@ -195,3 +195,13 @@ func TestResetForm(t *testing.T) {
 		}
 	}
 }
+
+// A request larger than the whole limit is not to be tried again, ever.
+func TestLimitThatNoWaitMends(t *testing.T) {
+	for _, kind := range []string{"tokens", "budget"} {
+		f := limitFault(&LimitError{Kind: kind, Limit: 10, After: -1})
+		if !f.final || f.retryAfter() != 0 {
+			t.Errorf("%s: final %v, retry after %v", kind, f.final, f.retryAfter())
+		}
+	}
+}

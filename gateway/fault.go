@@ -156,6 +156,7 @@ func limitFault(e *LimitError) fault {
 	case "budget":
 		f.Type, f.Code, f.reason, f.final = "insufficient_quota", "insufficient_quota", reasonBudget, true
 	}
+	f.final = f.final || e.After < 0 // larger than the whole limit
 	return f
 }
 

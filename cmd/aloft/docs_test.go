@@ -15,6 +15,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"aloft/backends"
 	"aloft/gateway/keys"
 )
 
@@ -149,5 +150,34 @@ func TestDocsKeyFile(t *testing.T) {
 	}
 	if g, ok := s.Find([]byte("test")); !ok || g.Tenant != "research" {
 		t.Errorf("the secret is said to be test: %+v, %v", g, ok)
+	}
+}
+
+// The reasons of the error table are those of the code, and the endpoints too.
+func TestDocsAPI(t *testing.T) {
+	page := read(t, "docs/api.md")
+	_, table, _ := strings.Cut(page, "## Errors")
+	table, _, _ = strings.Cut(table, "## Streams")
+	code := read(t, "gateway/fault.go") + read(t, "gateway/conns.go")
+	reasons := regexp.MustCompile(`(?m)^(?:const|\t)\s*reason[A-Za-z]+\s+= "([a-z_]+)"`).FindAllStringSubmatch(code, -1)
+	known := map[string]bool{}
+	for _, m := range reasons {
+		known[m[1]] = true
+		if !strings.Contains(table, "`"+m[1]+"`") {
+			t.Errorf("docs/api.md: no row of the reason %s", m[1])
+		}
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| [^|]+\\| [^|]+\\| `([a-z_]+)` \\|").FindAllStringSubmatch(table, -1) {
+		if !known[m[1]] {
+			t.Errorf("docs/api.md: no error has the reason %s", m[1])
+		}
+	}
+	if len(known) < 16 {
+		t.Errorf("found %d reasons: the search is wrong", len(known))
+	}
+	for _, e := range backends.Endpoints() {
+		if row := "| `" + string(e) + "` | `" + strings.Join(e.Paths(), "`, `") + "` |"; !strings.Contains(page, row) {
+			t.Errorf("docs/api.md: no row %s", row)
+		}
 	}
 }
