@@ -133,7 +133,7 @@ func usage(w *walk) (u Usage, ok bool) {
 		w.skip()
 		return u, false
 	}
-	cached, total, parts := 0, false, false
+	cached, input, total, parts := 0, false, false, false
 	for key := w.key(); key != nil; key = w.key() {
 		n, counts := count(w.skip())
 		if !counts {
@@ -141,7 +141,7 @@ func usage(w *walk) (u Usage, ok bool) {
 		}
 		switch text(key) {
 		case "prompt_tokens", "input_tokens":
-			u.Prompt, parts, ok = n, true, true
+			u.Prompt, input, parts, ok = n, true, true, true
 		case "cache_read_input_tokens", "cache_creation_input_tokens":
 			cached += n
 		case "completion_tokens", "output_tokens":
@@ -150,7 +150,7 @@ func usage(w *walk) (u Usage, ok bool) {
 			u.Total, total, ok = n, true, true
 		}
 	}
-	if ok {
+	if input { // else it is the running count of a stream whose start gave both
 		u.Prompt += cached
 	}
 	switch {

@@ -35,7 +35,7 @@ func SetModel(dst, body []byte, model string) ([]byte, error) {
 		field := gjson.AppendJSONString([]byte(`"model":`), model)
 		return insert(dst, body, root, alias(field)), nil
 	case v.Type != gjson.String && v.Type != gjson.Null:
-		return dst, wrongType("model", "a string", v)
+		return dst, wrongType("model", "a string", v.Raw[0])
 	}
 	dst = append(dst, body[:v.Index]...)
 	dst = gjson.AppendJSONString(dst, model)
@@ -59,7 +59,7 @@ func ForceUsage(dst, body []byte) ([]byte, error) {
 	case options.Type == gjson.Null:
 		return replace(dst, body, options, `{"include_usage":true}`), nil
 	case !options.IsObject():
-		return dst, wrongType("stream_options", "an object", options)
+		return dst, wrongType("stream_options", "an object", options.Raw[0])
 	}
 	v, err := find(options, "include_usage", "stream_options.include_usage")
 	switch {

@@ -3,8 +3,6 @@ package openai
 import (
 	"bytes"
 	"strconv"
-
-	"github.com/tidwall/gjson"
 )
 
 // shape is which of the four legal forms a prompt or input has.
@@ -18,8 +16,8 @@ const (
 )
 
 // input reads an embeddings request's rows (docs/failures.md F10).
-func (s *scanner) input(v gjson.Result) *Error {
-	form, rows, err := s.rows("input", v)
+func (s *scanner) input() *Error {
+	form, rows, err := s.rows("input")
 	if err != nil {
 		return err
 	}
@@ -38,70 +36,62 @@ func (s *scanner) input(v gjson.Result) *Error {
 }
 
 // prompt reads a completion's prompt, which may be empty text.
-func (s *scanner) prompt(v gjson.Result) (err *Error) {
-	_, s.out.Text, err = s.rows("prompt", v)
+func (s *scanner) prompt() (err *Error) {
+	_, s.out.Text, err = s.rows("prompt")
 	return err
 }
 
 // rows splits the four forms: a string, strings, token ids, lists of token ids.
-func (s *scanner) rows(param string, v gjson.Result) (form shape, rows [][]byte, err *Error) {
-	switch {
-	case v.Type == gjson.String:
-		return oneText, [][]byte{raw(s.body, v)}, nil
-	case !v.IsArray():
-		return 0, nil, wrongType(param, "a string or an array", v)
+func (s *scanner) rows(param string) (form shape, rows [][]byte, err *Error) {
+	c, from := s.peek(), s.at
+	if c == '"' {
+		return oneText, [][]byte{s.skip()}, nil
+	}
+	if !s.enter('[') {
+		return 0, nil, wrongType(param, "a string or an array", c)
 	}
 	n := 0
-	v.ForEach(func(_, item gjson.Result) bool {
-		got, ok := itemForm(item)
+	for ; s.item(); n++ {
+		row := s.skip()
+		got, ok := itemForm(row)
 		if n == 0 {
 			form = got
 		}
 		if !ok || got != form {
-			err = Invalid(param, CodeType,
+			return 0, nil, Invalid(param, CodeType,
 				"'%s' must be a string, an array of strings, of token ids, or of arrays of token ids; item %d is not", param, n)
-			return false
 		}
-		if n++; form != oneIDs {
-			rows = append(rows, raw(s.body, item))
+		if form != oneIDs {
+			rows = append(rows, row)
 		}
-		return true
-	})
+	}
 	switch {
-	case err != nil:
-		return 0, nil, err
 	case n == 0:
 		return 0, nil, Invalid(param, CodeValue, "'%s' is an empty array", param)
 	case form == oneIDs:
-		rows = [][]byte{raw(s.body, v)}
+		rows = [][]byte{s.data[from:s.at:s.at]}
 	}
 	return form, rows, nil
 }
 
 // itemForm says which form an array with this item has.
-func itemForm(item gjson.Result) (shape, bool) {
+func itemForm(item []byte) (shape, bool) {
+	w := walk{data: item}
 	switch {
-	case item.Type == gjson.String:
+	case item[0] == '"':
 		return texts, true
-	case item.Type == gjson.Number:
+	case !w.enter('['):
 		return oneIDs, isID(item)
-	case !item.IsArray():
-		return 0, false
 	}
 	n, ok := 0, true
-	item.ForEach(func(_, id gjson.Result) bool {
-		n++
-		ok = isID(id)
-		return ok
-	})
+	for ; ok && w.item(); n++ {
+		ok = isID(w.skip())
+	}
 	return idLists, ok && n > 0
 }
 
-func isID(v gjson.Result) bool {
-	if v.Type != gjson.Number {
-		return false
-	}
-	_, err := strconv.ParseUint(v.Raw, 10, 31)
+func isID(v []byte) bool {
+	_, err := strconv.ParseUint(alias(v), 10, 31)
 	return err == nil
 }
 
@@ -116,53 +106,52 @@ func CountIDs(row []byte) int {
 
 // messages collects the text of a chat. Parts that are not text (images, audio)
 // are the engine's to judge.
-func (s *scanner) messages(v gjson.Result) (err *Error) {
-	if !v.IsArray() {
-		return wrongType("messages", "an array", v)
+func (s *scanner) messages() *Error {
+	if !s.enter('[') {
+		return wrongType("messages", "an array", s.peek())
 	}
 	n := 0
-	v.ForEach(func(_, message gjson.Result) bool {
-		if !message.IsObject() {
-			err = wrongType("messages["+strconv.Itoa(n)+"]", "an object", message)
-			return false
+	for ; s.item(); n++ {
+		if c := s.peek(); c != '{' {
+			return wrongType("messages["+strconv.Itoa(n)+"]", "an object", c)
 		}
-		n++
-		s.texts(message)
-		return true
-	})
-	if err == nil && n == 0 {
-		err = Invalid("messages", CodeValue, "'messages' is an empty array")
+		s.texts()
 	}
-	return err
+	if n == 0 {
+		return Invalid("messages", CodeValue, "'messages' is an empty array")
+	}
+	return nil
 }
 
 // add appends one value to Text. Chats of up to 8 texts allocate once.
-func (s *scanner) add(v gjson.Result) {
+func (s *scanner) add(v []byte) {
 	if s.out.Text == nil {
 		s.out.Text = make([][]byte, 0, 8)
 	}
-	s.out.Text = append(s.out.Text, raw(s.body, v))
+	s.out.Text = append(s.out.Text, v)
 }
 
-// texts collects the text of v, which is a string, a part of text, an item
+// texts collects the text of a value that is a string, a part of text, an item
 // with content, or a list of these: whatever OpenAI, Anthropic and vLLM nest
 // this way. Ids, names and data (images, audio) are passed over.
-func (s *scanner) texts(v gjson.Result) {
+func (s *scanner) texts() {
 	switch {
-	case v.Type == gjson.String:
-		s.add(v)
-	case v.IsArray():
-		v.ForEach(func(_, item gjson.Result) bool {
-			s.texts(item)
-			return true
-		})
-	case v.IsObject():
-		v.ForEach(func(key, item gjson.Result) bool {
-			switch key.Str {
+	case s.peek() == '"':
+		s.add(s.skip())
+	case s.enter('['):
+		for s.item() {
+			s.texts()
+		}
+	case s.enter('{'):
+		for key := s.key(); key != nil; key = s.key() {
+			switch text(key) {
 			case "content", "text", "output", "arguments":
-				s.texts(item)
+				s.texts()
+			default:
+				s.skip()
 			}
-			return true
-		})
+		}
+	default:
+		s.skip()
 	}
 }

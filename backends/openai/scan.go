@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"aloft/backends"
-
-	"github.com/tidwall/gjson"
 )
 
 // MaxInputs is how many rows one embeddings request may have (OpenAI's limit).
@@ -42,30 +40,27 @@ type Scan struct {
 
 // scanner collects one request; it lives for one call.
 type scanner struct {
+	walk     // over the body, which is valid
 	endpoint backends.Endpoint
-	body     []byte
 	out      Scan
 	seen     fields
 	options  []string // embeddings: "key":value of everything that must agree
-	err      *Error
 }
 
 // ScanRequest checks body as far as routing depends on it and says what it
 // asks for; all else is the engine's to judge. The error is an *Error with
 // status 400. Inputs and Text alias body. Forms are ScanForm's.
 func ScanRequest(e backends.Endpoint, body []byte) (Scan, error) {
-	root, err := parse(body)
-	if err != nil {
+	if _, err := parse(body); err != nil {
 		return Scan{}, err
 	}
-	s := scanner{endpoint: e, body: body}
+	s := scanner{walk: walk{data: body}, endpoint: e}
 	rule := rules[e]
-	root.ForEach(func(key, v gjson.Result) bool {
-		s.err = s.field(rule, key, v)
-		return s.err == nil
-	})
-	if s.err != nil {
-		return Scan{}, s.err
+	s.enter('{')
+	for key := s.key(); key != nil; key = s.key() {
+		if err := s.field(rule, key); err != nil {
+			return Scan{}, err
+		}
 	}
 	if missing := rule.required &^ s.seen; missing != 0 {
 		key := missing.first()
@@ -80,72 +75,74 @@ func ScanRequest(e backends.Endpoint, body []byte) (Scan, error) {
 	return s.out, nil
 }
 
-// field reads one top-level key. Any that ScanRequest looks at is refused when
-// given twice: parsers disagree on which one counts, so the engine could run
-// something else than what was admitted.
-func (s *scanner) field(rule rule, key, v gjson.Result) *Error {
-	if f := fieldOf(key.Str) & (rule.required | rule.optional); f != 0 {
-		if s.seen&f != 0 {
-			return Invalid(key.Str, CodeValue, "'%s' is given more than once", key.Str)
-		}
+// field reads one top-level key and takes its value, as all below do. Any that
+// ScanRequest looks at is refused when given twice: parsers disagree on which
+// one counts, so the engine could run something else than what was admitted.
+func (s *scanner) field(rule rule, key []byte) *Error {
+	name, first := text(key), s.peek()
+	from := s.at
+	f := fieldOf(name) & (rule.required | rule.optional)
+	switch {
+	case f == 0:
+		s.skip()
+	case s.seen&f != 0:
+		return Invalid(name, CodeValue, "'%s' is given more than once", name)
+	case first == 'n' && rule.required&f == 0:
 		// null means the default, everywhere but in what is required.
-		if v.Type == gjson.Null && rule.required&f == 0 {
-			return nil
-		}
+		s.skip()
+		return nil
+	default:
 		s.seen |= f
-		if err := s.read(f, v); err != nil {
+		if err := s.read(f); err != nil {
 			return err
 		}
 	}
-	if s.endpoint == backends.Embeddings && !perCaller(key.Str) {
-		s.options = append(s.options, key.Raw+":"+v.Raw)
+	if s.endpoint == backends.Embeddings && !perCaller(name) {
+		s.options = append(s.options, alias(key)+":"+alias(s.data[from:s.at]))
 	}
 	return nil
 }
 
-func (s *scanner) read(f fields, v gjson.Result) (err *Error) {
+func (s *scanner) read(f fields) (err *Error) {
 	switch f {
 	case fieldModel:
-		return s.model(v)
+		return s.model()
 	case fieldStream:
-		return s.stream(v)
+		s.out.Stream, err = s.boolean("stream")
 	case fieldStreamOptions:
-		return s.streamOptions(v)
+		return s.streamOptions()
 	case fieldMaxTokens:
-		return s.maxTokens(v)
+		return s.maxTokens()
 	case fieldMaxCompletionTokens:
-		s.out.MaxTokens, err = integer("max_completion_tokens", v, 1) // wins over max_tokens
+		s.out.MaxTokens, err = s.integer("max_completion_tokens", 1) // wins over max_tokens
 	case fieldMaxOutputTokens:
-		s.out.MaxTokens, err = integer("max_output_tokens", v, 1)
+		s.out.MaxTokens, err = s.integer("max_output_tokens", 1)
 	case fieldN:
-		s.out.N, err = integer("n", v, 1)
+		s.out.N, err = s.integer("n", 1)
 	case fieldCacheKey:
-		if v.Type != gjson.String {
-			return wrongType("prompt_cache_key", "a string", v)
-		}
-		s.out.CacheKey = v.Str
+		s.out.CacheKey, err = s.string("prompt_cache_key")
 	case fieldMessages:
-		return s.messages(v)
+		return s.messages()
 	case fieldDimensions:
-		_, err = integer("dimensions", v, 1)
+		_, err = s.integer("dimensions", 1)
 	case fieldEncoding:
-		return s.encoding(v)
+		return s.encoding()
 	case fieldInput:
 		if s.endpoint == backends.Embeddings {
-			return s.input(v)
+			return s.input()
 		}
-		s.texts(v)
+		s.texts()
 	case fieldPrompt:
 		if s.endpoint == backends.Completions {
-			return s.prompt(v)
+			return s.prompt()
 		}
-		s.texts(v)
+		s.texts()
 	case fieldTokens:
-		if v.IsArray() {
-			s.add(v)
+		if ids := s.skip(); ids[0] == '[' {
+			s.add(ids)
 		}
 	default: // plain text: query, documents, system …
-		s.texts(v)
+		s.texts()
 	}
 	return err
 }
@@ -175,73 +172,81 @@ func mergeKey(options []string) string {
 	return key
 }
 
-func (s *scanner) model(v gjson.Result) *Error {
-	if v.Type != gjson.String {
-		return wrongType("model", "a string", v)
+func (s *scanner) model() (err *Error) {
+	if s.out.Model, err = s.string("model"); err == nil && s.out.Model == "" {
+		err = Invalid("model", CodeValue, "'model' is empty")
 	}
-	if v.Str == "" {
-		return Invalid("model", CodeValue, "'model' is empty")
-	}
-	s.out.Model = v.Str
-	return nil
-}
-
-func (s *scanner) stream(v gjson.Result) *Error {
-	if !v.IsBool() {
-		return wrongType("stream", "a boolean", v)
-	}
-	s.out.Stream = v.Bool()
-	return nil
-}
-
-func (s *scanner) streamOptions(v gjson.Result) (err *Error) {
-	if !v.IsObject() {
-		return wrongType("stream_options", "an object", v)
-	}
-	seen := false
-	v.ForEach(func(key, v gjson.Result) bool {
-		switch {
-		case key.Str != "include_usage":
-			return true
-		case seen:
-			err = Invalid("stream_options.include_usage", CodeValue, "'stream_options.include_usage' is given more than once")
-		case !v.IsBool() && v.Type != gjson.Null:
-			err = wrongType("stream_options.include_usage", "a boolean", v)
-		}
-		s.out.WantUsage, seen = v.Bool(), true
-		return err == nil
-	})
 	return err
 }
 
-func (s *scanner) maxTokens(v gjson.Result) *Error {
+func (s *scanner) streamOptions() (err *Error) {
+	if !s.enter('{') {
+		return wrongType("stream_options", "an object", s.peek())
+	}
+	const param = "stream_options.include_usage"
+	seen := false
+	for key := s.key(); key != nil; key = s.key() {
+		switch {
+		case text(key) != "include_usage":
+			s.skip()
+			continue
+		case seen:
+			return Invalid(param, CodeValue, "'%s' is given more than once", param)
+		case s.peek() == 'n':
+			s.skip()
+		default:
+			if s.out.WantUsage, err = s.boolean(param); err != nil {
+				return err
+			}
+		}
+		seen = true
+	}
+	return nil
+}
+
+func (s *scanner) maxTokens() *Error {
 	least := 1
 	if s.endpoint == backends.Completions {
 		least = 0 // with echo, to score a prompt
 	}
-	n, err := integer("max_tokens", v, least)
+	n, err := s.integer("max_tokens", least)
 	if err == nil && s.seen&fieldMaxCompletionTokens == 0 {
 		s.out.MaxTokens = n
 	}
 	return err
 }
 
-func (s *scanner) encoding(v gjson.Result) *Error {
-	switch {
-	case v.Type != gjson.String:
-		return wrongType("encoding_format", "a string", v)
-	case v.Str != "float" && v.Str != "base64":
-		return Invalid("encoding_format", CodeValue, "'encoding_format' must be 'float' or 'base64'")
+func (s *scanner) encoding() *Error {
+	encoding, err := s.string("encoding_format")
+	if err == nil && encoding != "float" && encoding != "base64" {
+		err = Invalid("encoding_format", CodeValue, "'encoding_format' must be 'float' or 'base64'")
 	}
-	s.out.Base64 = v.Str == "base64"
-	return nil
+	s.out.Base64 = encoding == "base64"
+	return err
 }
 
-func integer(param string, v gjson.Result, least int) (int, *Error) {
-	if v.Type != gjson.Number {
-		return 0, wrongType(param, "an integer", v)
+func (s *scanner) string(param string) (string, *Error) {
+	if c := s.peek(); c != '"' {
+		return "", wrongType(param, "a string", c)
 	}
-	n, err := strconv.Atoi(v.Raw)
+	return text(s.skip()), nil
+}
+
+func (s *scanner) boolean(param string) (bool, *Error) {
+	c := s.peek()
+	if c != 't' && c != 'f' {
+		return false, wrongType(param, "a boolean", c)
+	}
+	s.skip()
+	return c == 't', nil
+}
+
+func (s *scanner) integer(param string, least int) (int, *Error) {
+	c := s.peek()
+	if c != '-' && (c < '0' || c > '9') {
+		return 0, wrongType(param, "an integer", c)
+	}
+	n, err := strconv.Atoi(alias(s.skip()))
 	if err != nil {
 		return 0, Invalid(param, CodeType, "'%s' must be an integer", param)
 	}
@@ -251,16 +256,19 @@ func integer(param string, v gjson.Result, least int) (int, *Error) {
 	return n, nil
 }
 
-func wrongType(param, want string, v gjson.Result) *Error {
-	got := "a " + strings.ToLower(v.Type.String())
-	switch {
-	case v.IsObject():
+// wrongType names what was given by its first byte.
+func wrongType(param, want string, first byte) *Error {
+	got := "a number"
+	switch first {
+	case '{':
 		got = "an object"
-	case v.IsArray():
+	case '[':
 		got = "an array"
-	case v.IsBool():
+	case '"':
+		got = "a string"
+	case 't', 'f':
 		got = "a boolean"
-	case v.Type == gjson.Null:
+	case 'n':
 		got = "null"
 	}
 	return Invalid(param, CodeType, "'%s' must be %s, got %s", param, want, got)

@@ -46,6 +46,29 @@ func TestScanRequest(t *testing.T) {
 		{"ids", backends.Embeddings, `{"model":"m","input":[1, 2]}`, want{model: "m", inputs: []string{`[1, 2]`}, text: []string{`[1, 2]`}}},
 		{"id lists", backends.Embeddings, `{"model":"m","input":[[1,2],[3]],"encoding_format":"float"}`,
 			want{model: "m", inputs: []string{`[1,2]`, `[3]`}, text: []string{`[1,2]`, `[3]`}}},
+		{"responses text", backends.Responses, `{"model":"m","input":"a","instructions":"i","max_output_tokens":4,"stream":true}`,
+			want{model: "m", stream: true, max: 4, text: []string{`"a"`, `"i"`}}},
+		{"responses items", backends.Responses, `{"input":[{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"x"}]},
+			{"type":"function_call","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"o"}],"model":"m"}`,
+			want{model: "m", text: []string{`"a"`, `"{}"`, `"o"`}}},
+		{"messages", backends.Messages, `{"model":"m","max_tokens":9,"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"a"},
+			{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"text","text":"b"}]},{"type":"image","source":{"data":"x"}}]}]}`,
+			want{model: "m", max: 9, text: []string{`"s"`, `"a"`, `"b"`}}},
+		{"rerank", backends.Rerank, `{"model":"m","query":"q","documents":["a",{"text":"b"},{"image":"x"}]}`, want{model: "m", text: []string{`"q"`, `"a"`, `"b"`}}},
+		{"score", backends.Score, `{"model":"m","text_1":"a","text_2":["b","c"]}`, want{model: "m", text: []string{`"a"`, `"b"`, `"c"`}}},
+		{"score data", backends.Score, `{"model":"m","data_1":{"content":[{"type":"text","text":"a"}]},"data_2":"b"}`, want{model: "m", text: []string{`"a"`, `"b"`}}},
+		{"score queries", backends.Score, `{"model":"m","queries":"a","documents":["b"]}`, want{model: "m", text: []string{`"a"`, `"b"`}}},
+		{"classify", backends.Classify, `{"model":"m","input":["a","b"]}`, want{model: "m", text: []string{`"a"`, `"b"`}}},
+		{"classify chat", backends.Classify, `{"model":"m","messages":[{"content":"a"}]}`, want{model: "m", text: []string{`"a"`}}},
+		{"moderations", backends.Moderations, `{"model":"m","input":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}`, want{model: "m", text: []string{`"a"`}}},
+		{"moderations, any model", backends.Moderations, `{"input":"a"}`, want{text: []string{`"a"`}}},
+		{"moderations, null model", backends.Moderations, `{"model":null,"input":"a"}`, want{text: []string{`"a"`}}},
+		{"speech", backends.Speech, `{"model":"m","input":"a","voice":"v","stream":true}`, want{model: "m", stream: true, text: []string{`"a"`}}},
+		{"images", backends.Images, `{"model":"m","prompt":"a","n":2}`, want{model: "m", text: []string{`"a"`}}},
+		{"images, any model", backends.Images, `{"prompt":"a"}`, want{text: []string{`"a"`}}},
+		{"tokenize", backends.Tokenize, `{"model":"m","prompt":"a"}`, want{model: "m", text: []string{`"a"`}}},
+		{"tokenize chat", backends.Tokenize, `{"model":"m","messages":[{"content":"a"}]}`, want{model: "m", text: []string{`"a"`}}},
+		{"detokenize", backends.Detokenize, `{"model":"m","tokens":[1, 2]}`, want{model: "m", text: []string{`[1, 2]`}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, err := ScanRequest(tc.e, []byte(tc.body))
@@ -107,6 +130,17 @@ func TestScanRequestRefuses(t *testing.T) {
 		{backends.Completions, `{"model":"m","prompt":null}`, "prompt", CodeType},
 		{backends.Completions, `{"model":"m","prompt":[]}`, "prompt", CodeValue},
 		{backends.Completions, `{"model":"m","prompt":["a",1]}`, "prompt", CodeType},
+		{backends.Responses, `{"model":"m"}`, "input", CodeMissing},
+		{backends.Messages, `{"model":"m","messages":[{}]}`, "max_tokens", CodeMissing},
+		{backends.Rerank, `{"model":"m","query":"q"}`, "documents", CodeMissing},
+		{backends.Score, `{"text_1":"a"}`, "model", CodeMissing},
+		{backends.Classify, `{"input":"a"}`, "model", CodeMissing},
+		{backends.Moderations, `{"model":"m"}`, "input", CodeMissing},
+		{backends.Moderations, `{"model":"","input":"a"}`, "model", CodeValue},
+		{backends.Speech, `{"model":"m"}`, "input", CodeMissing},
+		{backends.Images, `{"prompt":"a","n":0}`, "n", CodeValue},
+		{backends.Tokenize, `{"prompt":"a"}`, "model", CodeMissing},
+		{backends.Detokenize, `{"model":"m"}`, "tokens", CodeMissing},
 		{backends.Embeddings, `{"model":"m"}`, "input", CodeMissing},
 		{backends.Embeddings, `{"model":"m","input":{}}`, "input", CodeType},
 		{backends.Embeddings, `{"model":"m","input":""}`, "input", CodeValue},
@@ -196,6 +230,13 @@ func TestScanRequestAllocs(t *testing.T) {
 	})
 	if n > 2 {
 		t.Errorf("chat: %v allocations, want at most 2", n)
+	}
+	for messages := 2; messages <= 8; messages++ {
+		list := strings.Repeat(`{"role":"user","content":"a\n\"b\" \u00e9 `+strings.Repeat("more ", 100)+`"},`, messages)
+		body = []byte(`{"model":"m","messages":[` + strings.TrimSuffix(list, ",") + `],"temperature":0.5,"tools":[{"d":"x\ny"}],"user":"\u00e9","stream":true}`)
+		if n := testing.AllocsPerRun(20, func() { _, _ = ScanRequest(backends.Chat, body) }); n > 2 {
+			t.Errorf("chat of %d messages with escapes: %v allocations, want at most 2", messages, n)
+		}
 	}
 	body = []byte(`{"model":"m","input":"some text"}`)
 	n = testing.AllocsPerRun(100, func() { _, _ = ScanRequest(backends.Embeddings, body) })

@@ -104,13 +104,21 @@ func TestScanUsage(t *testing.T) {
 	for body, want := range map[string]Usage{
 		`{"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":8,"prompt_tokens_details":{"cached_tokens":2}}}`: {3, 4, 8},
 		`{"usage":{"prompt_tokens":3}}`: {3, 0, 3},
+		`{"usage":{"input_tokens":3,"output_tokens":4,"cache_read_input_tokens":10,"cache_creation_input_tokens":20}}`: {33, 4, 37},
+		`{"usage":{"input_tokens":0,"cache_read_input_tokens":10,"cache_creation_input_tokens":null}}`:                 {10, 0, 10},
+		`{"usage":{"output_tokens":4,"cache_read_input_tokens":10}}`:                                                   {0, 4, 4},
+		`{"usage":{"total_tokens":7}}`:                                                             {7, 0, 7},
+		`{"meta":{"tokens":{"input_tokens":5,"output_tokens":1}}}`:                                 {5, 1, 6},
+		`{"meta":{"tokens":{"input_tokens":5}},"usage":{"total_tokens":2}}`:                        {2, 0, 2},
+		`{"u\u0073age":{"prompt_tokens":3}}`:                                                       {3, 0, 3},
 		`{"x":{"usage":{"prompt_tokens":3}},"usage":{"prompt_tokens":1,"completion_tokens":null}}`: {1, 0, 1},
 	} {
 		if got, ok := ScanUsage([]byte(body)); !ok || got != want {
 			t.Errorf("%s: %+v, %v, want %+v", body, got, ok, want)
 		}
 	}
-	for _, body := range []string{``, `{}`, `{"usage":null}`, `{"usage":{}}`, `{"usage":{"prompt_tokens":-1}}`} {
+	for _, body := range []string{``, `{}`, `{"usage":null}`, `{"usage":{}}`, `{"usage":{"prompt_tokens":-1}}`,
+		`{"usage":{"prompt_tokens":1.5}}`, `{"usage":{"cache_read_input_tokens":1}}`, `{"meta":{"tokens":3}}`, `{"meta":[]}`, `[{"usage":{"prompt_tokens":1}}]`} {
 		if got, ok := ScanUsage([]byte(body)); ok {
 			t.Errorf("%s: %+v, want none", body, got)
 		}
