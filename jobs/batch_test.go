@@ -133,40 +133,6 @@ func TestBatchRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// TestBatchCancel cancels F15's batch mid-way: five fast rows, twenty that hang.
-func TestBatchCancel(t *testing.T) {
-	m, _ := newManager(t, t.TempDir(), jobs.Options{Caller: caller(func(ctx context.Context, r jobs.Row) (jobs.Result, error) {
-		if !strings.HasSuffix(r.ID, "_00000") && !strings.HasSuffix(r.ID, "_00003") {
-			<-ctx.Done()
-			return jobs.Result{}, context.Cause(ctx)
-		}
-		return answer(ctx, r)
-	})})
-	b, err := createBatch(m, rowsFile(25), "24h")
-	if err != nil {
-		t.Fatal(err)
-	}
-	untilBatch(t, m, b.ID, func(b jobs.Batch) bool { return b.Counts.Completed == 2 })
-	if err := m.DeleteFile(t.Context(), b.InputFile); err == nil {
-		t.Error("the input of a running batch was deleted")
-	}
-	for range 2 {
-		got, err := m.CancelBatch(t.Context(), b.ID)
-		if err != nil && !errors.Is(err, jobs.ErrFinished) || err == nil && got.Status != jobs.Cancelling {
-			t.Errorf("cancel: %s, %v", got.Status, err)
-		}
-	}
-	b = untilBatch(t, m, b.ID, ended)
-	good, bad := outputs(t, m, b, 25)
-	if b.Status != jobs.BatchCancelled || len(good) != 2 || bad["row-1"].Error.Code != "batch_cancelled" || b.Stamps.Cancelled.IsZero() {
-		t.Errorf("ended %s with %d good rows, row-1 %+v", b.Status, len(good), bad["row-1"])
-	}
-	untilState(t, m, b.ID, jobs.Cancelled)
-	if _, err := m.CancelBatch(t.Context(), b.ID); !errors.Is(err, jobs.ErrFinished) {
-		t.Errorf("cancel of a cancelled batch: %v, want ErrFinished", err)
-	}
-}
-
 func TestBatchExpires(t *testing.T) {
 	m, _ := newManager(t, t.TempDir(), jobs.Options{Caller: caller(func(ctx context.Context, r jobs.Row) (jobs.Result, error) {
 		if !strings.HasSuffix(r.ID, "_00002") {

@@ -41,6 +41,8 @@ func TestMain(m *testing.M) {
 		time.Sleep(time.Minute)
 	case "serve":
 		roleServe()
+	case "f15":
+		roleF15()
 	case "show":
 		for _, e := range os.Environ() {
 			fmt.Println(e)
