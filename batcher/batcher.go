@@ -4,8 +4,10 @@
 // admitted, by slots, since engines batch it better themselves. Every decision
 // is made by Core, a pure state machine (events in, actions out, the time an
 // argument), so that the live server and the simulator run the same code.
-// Batcher is the thin loop around it: one goroutine owns the core, one goroutine
-// per merged call talks to the engine, and generation runs in its caller's own.
+// Batcher is the thin shell around it: a lock owns the core, and whoever brings an
+// event, a caller, a worker or the timer, also carries out what the core decides,
+// so that a request that finds a free slot waits for nobody. Merged calls have
+// workers, which Close waits for; generation runs in its caller's own goroutine.
 //
 // The algorithm is described in docs/batching.md.
 package batcher
@@ -119,17 +121,18 @@ type Batcher struct {
 	opt Options
 	log *slog.Logger
 
-	events  chan event
-	control chan func(now time.Time) []Action
-	ended   chan struct{} // closed when the loop has returned
+	ended   chan struct{} // closed at the end: drained, or given up
 	workers sync.WaitGroup
 
 	base   context.Context // of every merged call; ends when Close runs out of time
 	cancel context.CancelCauseFunc
 	wait   wait
 
-	// owned by the loop
+	mu      sync.Mutex // guards what follows; nothing blocks under it
+	over    bool
 	core    *Core
+	timer   *time.Timer        // runs tick at wake, or sooner
+	wake    time.Time          // zero = not set
 	calls   map[*Batch]*worker // merged calls at engines
 	idle    []*worker
 	seconds map[*Batch]context.CancelCauseFunc // second calls of hedged pairs
@@ -143,8 +146,6 @@ func New(o Options, log *slog.Logger) (*Batcher, error) {
 	o = o.withDefaults()
 	b := &Batcher{
 		opt: o, log: log,
-		events:  make(chan event),
-		control: make(chan func(time.Time) []Action),
 		ended:   make(chan struct{}),
 		core:    NewCore(o),
 		calls:   map[*Batch]*worker{},
@@ -152,7 +153,7 @@ func New(o Options, log *slog.Logger) (*Batcher, error) {
 	}
 	b.wait.set(b.core.outlook())
 	b.base, b.cancel = context.WithCancelCause(context.Background())
-	go b.loop()
+	b.timer = time.AfterFunc(time.Hour, b.tick)
 	return b, nil
 }
 
@@ -183,12 +184,16 @@ func (b *Batcher) Submit(ctx context.Context, r *backends.Request) (*backends.Re
 func (b *Batcher) await(ctx context.Context, t *ticket) (*backends.Reply, error) {
 	for {
 		select {
-		case <-t.ready:
-			m := t.message
-			if m.batch == nil {
-				return m.reply, m.err
+		case <-t.ready: // often there at once
+			if reply, err := b.next(ctx, t); reply != nil || err != nil {
+				return reply, err
 			}
-			if reply, err := b.generate(ctx, t, m.batch); reply != nil || err != nil {
+			continue
+		default:
+		}
+		select {
+		case <-t.ready:
+			if reply, err := b.next(ctx, t); reply != nil || err != nil {
 				return reply, err
 			}
 		case reply := <-t.hedged():
@@ -197,7 +202,7 @@ func (b *Batcher) await(ctx context.Context, t *ticket) (*backends.Reply, error)
 			b.tell(event{kind: evCancel, work: &t.work})
 			return nil, context.Cause(ctx)
 		case <-b.ended:
-			select { // the loop may have answered just before it ended
+			select { // there may be an answer from just before
 			case <-t.ready:
 				if m := t.message; m.batch == nil {
 					return m.reply, m.err
@@ -248,8 +253,7 @@ func (b *Batcher) Close(ctx context.Context) error {
 	case <-b.ended:
 	case <-ctx.Done():
 		err = fmt.Errorf("batcher: drain %s: %w", b.opt.Model, context.Cause(ctx))
-		b.cancel(backends.ErrDraining)
-		<-b.ended
+		b.do(func(now time.Time) []Action { return b.core.Abandon(now) })
 	}
 	b.cancel(backends.ErrDraining)
 	b.workers.Wait()

@@ -33,7 +33,7 @@ const (
 	settling = time.Second
 )
 
-// ActionKind says what the loop has to do.
+// ActionKind says what the Batcher has to do.
 type ActionKind uint8
 
 // The actions.
@@ -372,7 +372,7 @@ func (c *Core) Drain(now time.Time) []Action {
 	return c.settle(now)
 }
 
-// Abandon fails what waits and what runs with ErrDraining.
+// Abandon fails what waits and what runs with ErrDraining; nothing is left then.
 func (c *Core) Abandon(now time.Time) []Action {
 	c.acts = c.acts[:0]
 	c.draining = true
@@ -394,6 +394,7 @@ func (c *Core) Abandon(now time.Time) []Action {
 			}
 		}
 	}
+	clear(c.flying)
 	return c.acts
 }
 

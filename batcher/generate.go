@@ -15,6 +15,19 @@ import (
 // for fairness between tenants only; usage is the gateway's to report.
 const bytesPerToken = 4
 
+// next does what t's message says. Both results nil: another message follows.
+func (b *Batcher) next(ctx context.Context, t *ticket) (*backends.Reply, error) {
+	m := t.message
+	switch {
+	case m.batch == nil:
+		return m.reply, m.err
+	case ctx.Err() != nil: // no engine is asked for a client that has left
+		b.tell(event{kind: evDone, batch: m.batch, result: Result{Outcome: Dropped}})
+		return nil, context.Cause(ctx)
+	}
+	return b.generate(ctx, t, m.batch)
+}
+
 // generate makes the call that t was granted, in its caller's goroutine. Both
 // results nil mean that there is no answer to relay: the core decides between
 // another try and the end, or a hedge has answered, and t tells.
@@ -53,7 +66,7 @@ func (b *Batcher) generate(ctx context.Context, t *ticket, batch *Batch) (*backe
 func (b *Batcher) relay(t *ticket, batch *Batch, reply *backends.Reply, start time.Time) *backends.Reply {
 	took := time.Since(start)
 	reply.Timing = timing(reply.Timing, took)
-	reply.Timing.Queue = max(0, t.work.own.At.Sub(t.work.Arrival))
+	reply.Timing.Queue = t.queued
 	reply.Timing.Replica, reply.Timing.BatchRows, reply.Timing.PromptTokens = batch.Replica.ID, 1, t.req.Tokens
 	s := &t.slot.slot
 	s.ReadCloser, s.b, s.batch, s.start = reply.Body, b, batch, start

@@ -33,7 +33,7 @@ var texts = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 const maxPooled = 1 << 20
 
 // worker makes merged calls, one after another. Its context lives until a call
-// is cancelled; the loop owns ctx and stop while the worker is idle.
+// is cancelled; ctx and stop are set under the batcher's lock while it is idle.
 type worker struct {
 	in   chan *Batch
 	ctx  context.Context

@@ -11,7 +11,12 @@ import (
 // started, but no work of this queue.
 func (b *Batcher) Missed(class backends.Class, tokens int) {
 	b.do(func(now time.Time) []Action {
-		b.core.arrived(now, class, tokens)
+		b.core.missed(now, min(class, backends.Offline), tokens)
 		return nil
 	})
+}
+
+func (c *Core) missed(now time.Time, class backends.Class, tokens int) {
+	c.order.classes[class].count.Missed++
+	c.arrived(now, class, tokens)
 }

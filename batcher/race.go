@@ -70,6 +70,10 @@ func (b *Batcher) second(ctx context.Context, stop context.CancelCauseFunc, batc
 	release := context.AfterFunc(b.base, func() { stop(backends.ErrDraining) })
 	defer release()
 	start := time.Now()
+	if ctx.Err() != nil { // the caller has left since
+		b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: Dropped}})
+		return
+	}
 	reply, err := batch.Replica.Backend.Do(ctx, &t.call)
 	if err == nil && reply.Status != 200 {
 		err = refusal(reply)

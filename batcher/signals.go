@@ -54,6 +54,7 @@ type Counters struct {
 	Refused   uint64 // by the engine, for what they asked (4xx)
 	Failed    uint64 // by the engine, for its own reasons
 	Cancelled uint64
+	Missed    uint64 // served elsewhere; no part of Arrived
 }
 
 // CallSignals describe engine calls: counts since the start, recent means.

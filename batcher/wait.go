@@ -50,7 +50,7 @@ func (c *Core) outlook() outlook {
 	return outlook{alpha + (works+1)*c.slotSeconds.mean/slots, token}
 }
 
-// wait is the loop's last outlook, for everybody. The two halves may be of two
+// wait is the core's last outlook, for everybody. The two halves may be of two
 // moments: it is a prediction.
 type wait struct{ wait, token atomic.Uint64 }
 
@@ -61,7 +61,7 @@ func (w *wait) set(o outlook) {
 
 // Wait predicts how long a new standard request of so many prompt tokens waits
 // for its first byte (merged: its answer); -1 = there is no replica. It costs two
-// loads from memory and does not pass through the loop.
+// loads from memory and takes no lock.
 func (b *Batcher) Wait(tokens int) time.Duration {
 	s := math.Float64frombits(b.wait.wait.Load())
 	if s < 0 {

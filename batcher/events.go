@@ -12,7 +12,7 @@ import (
 	"aloft/backends"
 )
 
-// event is what callers and workers tell the loop.
+// event is what callers and workers tell the core.
 type event struct {
 	kind   eventKind
 	work   *Work
@@ -40,7 +40,8 @@ type ticket struct {
 	// unread, and only then may nobody write it.
 	message message
 	ready   chan struct{}
-	settled atomic.Bool // whoever sets it may send the end
+	settled atomic.Bool   // whoever sets it may send the end
+	queued  time.Duration // alone: arrival to the last grant, a hedge's aside
 
 	// what would be allocated for nearly every request lies here
 	tokens [1]int
@@ -111,60 +112,48 @@ func (t *ticket) send(m message) {
 	t.ready <- struct{}{}
 }
 
-// tell hands e to the loop; false when the loop has ended.
+// tell brings e to the core; false when it has ended.
 func (b *Batcher) tell(e event) bool {
-	select {
-	case b.events <- e:
-		return true
-	case <-b.ended:
+	return b.do(func(now time.Time) []Action { return b.handle(now, e) })
+}
+
+// do brings an event to the core and carries out what it decides, in the
+// goroutine of whoever brings it; nothing happens after the end.
+func (b *Batcher) do(f func(now time.Time) []Action) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.over {
 		return false
 	}
-}
-
-// do runs f in the loop and waits for it; nothing happens after the loop's end.
-func (b *Batcher) do(f func(now time.Time) []Action) {
-	done := make(chan struct{})
-	select {
-	case b.control <- func(now time.Time) []Action { defer close(done); return f(now) }:
-		<-done
-	case <-b.ended:
-	}
-}
-
-// loop owns the core. It ends when the core has drained, or when Close gave up.
-func (b *Batcher) loop() {
-	defer func() {
+	b.apply(f(time.Now()))
+	b.wait.set(b.core.outlook())
+	if b.core.Drained() {
+		b.over = true
+		b.timer.Stop()
 		for _, w := range b.idle {
 			close(w.in)
 		}
 		close(b.ended)
-	}()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	giveUp := b.base.Done()
-	for !b.core.Drained() {
-		select {
-		case e := <-b.events:
-			b.apply(b.handle(e))
-		case f := <-b.control:
-			b.apply(f(time.Now()))
-		case <-timer.C:
-			b.apply(b.core.Tick(time.Now()))
-		case <-giveUp:
-			b.apply(b.core.Abandon(time.Now()))
-			return
-		}
-		b.wait.set(b.core.outlook())
-		if at := b.core.Wake(); at.IsZero() {
-			timer.Stop()
-		} else {
-			timer.Reset(time.Until(at))
-		}
+		return true
 	}
+	// A timer that is set for sooner finds nothing to do and is set again: cheaper
+	// than moving it with each request.
+	if at := b.core.Wake(); !at.IsZero() && (b.wake.IsZero() || at.Before(b.wake)) {
+		b.wake = at
+		b.timer.Reset(time.Until(at))
+	}
+	return true
 }
 
-func (b *Batcher) handle(e event) []Action {
-	now := time.Now()
+// tick is the timer's function.
+func (b *Batcher) tick() {
+	b.do(func(now time.Time) []Action {
+		b.wake = time.Time{}
+		return b.core.Tick(now)
+	})
+}
+
+func (b *Batcher) handle(now time.Time, e event) []Action {
 	switch e.kind {
 	case evArrive:
 		if e.work.Arrival.IsZero() || e.work.Arrival.After(now) {
@@ -215,7 +204,9 @@ func (b *Batcher) apply(actions []Action) {
 
 func (b *Batcher) dispatch(batch *Batch) {
 	if batch.Alone {
-		batch.Segs[0].Work.Load.(*ticket).send(message{batch: batch})
+		t := batch.Segs[0].Work.Load.(*ticket)
+		t.queued = max(0, batch.At.Sub(t.work.Arrival))
+		t.send(message{batch: batch})
 		return
 	}
 	var w *worker
