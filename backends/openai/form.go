@@ -30,16 +30,18 @@ func ScanForm(contentType string, body []byte) (Scan, error) {
 // SetFormModel appends body to dst with the value of the form's model replaced;
 // every other byte stays. The error is an *Error.
 func SetFormModel(dst, body []byte, contentType, model string) ([]byte, error) {
-	if len(model) > maxFormField || strings.ContainsAny(model, "\r\n") {
-		return dst, Invalid("model", CodeValue, "'model' cannot be written into a form")
-	}
 	f, err := parseForm(contentType, body)
 	if err != nil {
 		return dst, err
 	}
-	dst = append(dst, body[:f.at]...)
-	dst = append(dst, model...)
-	return append(dst, body[f.at+len(f.model):]...), nil
+	out := append(dst, body[:f.at]...)
+	out = append(out, model...)
+	out = append(out, body[f.at+len(f.model):]...)
+	// A name with the boundary in it, or with line ends, would make another form.
+	if f, err = parseForm(contentType, out[len(dst):]); err != nil || string(f.model) != model {
+		return dst, Invalid("model", CodeValue, "'model' cannot be written into a form")
+	}
+	return out, nil
 }
 
 // form is what is known of a form so far.
@@ -59,16 +61,16 @@ func parseForm(contentType string, body []byte) (f form, err *Error) {
 	}
 	delimiter := []byte("\r\n--" + mark)
 	if !bytes.HasPrefix(body, delimiter[2:]) {
-		return f, Invalid("", "", "the form does not begin with its boundary")
+		return f, Invalid("", "", "the form must begin with its boundary at byte 0: '--' and the Content-Type's boundary, nothing before it")
 	}
 	pos := len(delimiter) - 2
 	for parts := 0; ; parts++ {
 		rest := body[pos:]
 		switch {
-		case bytes.HasPrefix(rest, []byte("--")):
+		case string(rest) == "--" || bytes.HasPrefix(rest, []byte("--\r\n")):
 			return f, f.complete()
 		case !bytes.HasPrefix(rest, []byte("\r\n")):
-			return f, Invalid("", "", "the form has a damaged boundary at byte %d", pos)
+			return f, Invalid("", "", "the form has a damaged boundary: expected CRLF, or '--' and CRLF or the end, at byte %d", pos)
 		case parts == maxParts:
 			return f, Invalid("", "", "the form has more than %d parts", maxParts)
 		}

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"testing"
@@ -56,4 +57,52 @@ func FuzzScanForm(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A changed form reads, by mime/multipart, with the new model and otherwise as before.
+func FuzzSetFormModel(f *testing.F) {
+	f.Add(formOf(filePart+modelPart), "other/name:1")
+	f.Add(formOf(modelPart+filePart), "--XX")
+	f.Add(formOf("--XX\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n\r\n"+modelPart), "")
+	f.Fuzz(func(t *testing.T, body []byte, model string) {
+		got, err := SetFormModel(nil, body, formType, model)
+		if err != nil {
+			return
+		}
+		before, after := partsOf(t, body), partsOf(t, got)
+		if len(before) != len(after) {
+			t.Fatalf("%q became %q: %d parts, want %d", body, got, len(after), len(before))
+		}
+		for i, want := range before {
+			if want.name == "model" {
+				want.value = model
+			}
+			if after[i] != want {
+				t.Fatalf("%q became %q: part %d is %+v, want %+v", body, got, i, after[i], want)
+			}
+		}
+		if s, err := ScanForm(formType, got); err != nil || s.Model != model {
+			t.Fatalf("%q scans to %+v, %v, want model %q", got, s, err, model)
+		}
+	})
+}
+
+type formPart struct{ name, header, value string }
+
+func partsOf(t *testing.T, body []byte) (out []formPart) {
+	r := multipart.NewReader(bytes.NewReader(body), "XX")
+	for {
+		p, err := r.NextRawPart()
+		if err == io.EOF {
+			return out
+		}
+		if err != nil {
+			t.Fatalf("%q: part %d: %v", body, len(out), err)
+		}
+		value, err := io.ReadAll(p)
+		if err != nil {
+			t.Fatalf("%q: part %d: %v", body, len(out), err)
+		}
+		out = append(out, formPart{p.FormName(), fmt.Sprint(p.Header), string(value)})
+	}
 }
