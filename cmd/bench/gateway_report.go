@@ -27,9 +27,9 @@ const (
 )
 
 func (g *gatewayRun) report() *result {
-	checks := "key check, the key's limits, metrics and tracing of every request on"
+	checks := "key check, the key's limits, metrics and tracing on (one request in ten recorded)"
 	if !g.limits {
-		checks = "key check, metrics and tracing of every request on, **but without limits: this build reads no key file**"
+		checks = "key check, metrics and tracing on (one request in ten recorded), **but without limits: this build reads no key file**"
 	}
 	r := &result{title: "Gateway: throughput, latency and memory",
 		how: "`aloft serve` with " + checks + " (OTLP to a local sink that forgets it), beside other ways to the very same engine: straight, " +
