@@ -67,7 +67,7 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 		Name:           s.opt.Name,
 		Logger:         quietLog{log},
 
-		ReadBufferSize: 16 << 10,            // the longest request head: a bearer token and tracing headers fit
+		ReadBufferSize: 6 << 10,             // the longest request head: a bearer token and tracing headers fit; each open stream keeps it
 		ReadTimeout:    s.opt.HeaderTimeout, // from accept or the first byte on; limits gives the body its own
 		IdleTimeout:    s.opt.IdleTimeout,
 

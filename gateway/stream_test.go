@@ -118,7 +118,7 @@ func TestStreamHeartbeat(t *testing.T) {
 	beat := string(heartbeat)
 	t.Run("before the first event", func(t *testing.T) {
 		e := start(t, func(ctx context.Context, req *backends.Request) (*backends.Reply, error) {
-			time.Sleep(150 * time.Millisecond)
+			time.Sleep(400 * time.Millisecond)
 			return plays(io.EOF, frameHel, frameFinish, frameDone)(ctx, req)
 		}, quick)
 		_, got, clean := chunks(t, e.raw(t, "/v1/chat/completions", streamBody))
@@ -133,7 +133,7 @@ func TestStreamHeartbeat(t *testing.T) {
 		e := start(t, func(ctx context.Context, _ *backends.Request) (*backends.Reply, error) {
 			f := newFeed(ctx)
 			f.parts <- frameHel
-			time.AfterFunc(150*time.Millisecond, func() {
+			time.AfterFunc(400*time.Millisecond, func() {
 				f.parts <- frameFinish
 				f.parts <- frameDone
 				f.end(io.EOF)
@@ -147,7 +147,7 @@ func TestStreamHeartbeat(t *testing.T) {
 	})
 	t.Run("then a fault becomes an event", func(t *testing.T) {
 		e := start(t, func(context.Context, *backends.Request) (*backends.Reply, error) {
-			time.Sleep(150 * time.Millisecond)
+			time.Sleep(400 * time.Millisecond)
 			return nil, backends.ErrUnavailable
 		}, quick)
 		head, got, clean := chunks(t, e.raw(t, "/v1/chat/completions", streamBody))
@@ -160,7 +160,7 @@ func TestStreamHeartbeat(t *testing.T) {
 	})
 	t.Run("an engine's fault too", func(t *testing.T) {
 		e := start(t, func(context.Context, *backends.Request) (*backends.Reply, error) {
-			time.Sleep(150 * time.Millisecond)
+			time.Sleep(400 * time.Millisecond)
 			return whole200(422, `{"detail":"no such role"}`), nil
 		}, quick)
 		_, got, _ := chunks(t, e.raw(t, "/v1/chat/completions", streamBody))
