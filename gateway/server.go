@@ -67,9 +67,10 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 		Name:           s.opt.Name,
 		Logger:         quietLog{log},
 
-		ReadBufferSize: 6 << 10,             // the longest request head: a bearer token and tracing headers fit; each open stream keeps it
-		ReadTimeout:    s.opt.HeaderTimeout, // from accept or the first byte on; limits gives the body its own
-		IdleTimeout:    s.opt.IdleTimeout,
+		ReadBufferSize:  6 << 10,             // the longest request head: a bearer token and tracing headers fit; each open stream keeps it
+		WriteBufferSize: 2 << 10,             // also kept; a reply of 1 KiB still leaves in one write
+		ReadTimeout:     s.opt.HeaderTimeout, // from accept or the first byte on; limits gives the body its own
+		IdleTimeout:     s.opt.IdleTimeout,
 
 		// Bodies are read by the handlers: JSON whole within MaxBody, files in
 		// pieces. MaxRequestBodySize only bounds what fasthttp reads ahead.

@@ -181,11 +181,7 @@ func (b *stream) next() ([]byte, error) {
 		b.note(chunk)
 		switch {
 		case chunk.Failed:
-			data := openai.Data(event)
-			b.over = b.failed(engineFault(statusOf(data), data)).err
-			if chunk.Last { // the engine ended the stream in good order, with its failure
-				b.over = io.EOF
-			}
+			b.fell(event, chunk.Last)
 		case chunk.Last && !b.finished:
 			return b.broken(errUnfinished), nil
 		case chunk.Last:
@@ -198,15 +194,32 @@ func (b *stream) next() ([]byte, error) {
 	return nil, b.over
 }
 
+// fell notes the engine's own failure, with which it may have ended the stream
+// in good order.
+func (b *stream) fell(event []byte, last bool) {
+	data := openai.Data(event)
+	b.over = b.failed(engineFault(statusOf(data), data)).err
+	if last {
+		b.over = io.EOF
+	}
+}
+
+// takeLate takes a beginning that came after the headers went out. It is apart
+// from pull, as fell is from next: with their frames a stream that waits would
+// keep 16 KiB of stack instead of 8.
+func (b *stream) takeLate() error {
+	w, isStream := b.take(<-b.opened)
+	if !isStream && w.err == nil { // the engine answered whole to a client that awaits events
+		return backends.ErrBadReply
+	}
+	return w.err
+}
+
 // pull reads one event, at first from what was read ahead of the headers.
 func (b *stream) pull() ([]byte, error) {
 	if b.events == nil {
-		w, isStream := b.take(<-b.opened)
-		if !isStream {
-			if w.err == nil { // the engine answered whole to a client that awaits events
-				w.err = backends.ErrBadReply
-			}
-			return nil, w.err
+		if err := b.takeLate(); err != nil {
+			return nil, err
 		}
 	}
 	if event := b.first; event != nil {
