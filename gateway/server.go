@@ -67,7 +67,7 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 		Name:           s.opt.Name,
 		Logger:         quietLog{log},
 
-		ReadBufferSize:  6 << 10,             // the longest request head: a bearer token and tracing headers fit; each open stream keeps it
+		ReadBufferSize:  19 << 8,             // 4.75 KiB (a size of the allocator): the longest request head, with bearer token and tracing headers; each open stream keeps it
 		WriteBufferSize: 2 << 10,             // also kept; a reply of 1 KiB still leaves in one write
 		ReadTimeout:     s.opt.HeaderTimeout, // from accept or the first byte on; limits gives the body its own
 		IdleTimeout:     s.opt.IdleTimeout,
