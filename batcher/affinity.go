@@ -16,10 +16,6 @@ const (
 	maxHolders = 4
 	// maxBlocks bounds the prefix blocks of one request that are looked at.
 	maxBlocks = 256
-	// affinitySlack is the share of a replica's slots, in average requests, by
-	// which the affine replica may be fuller than the least loaded: affinity
-	// without such a bound ends in timeouts (AIBrix 842).
-	affinitySlack = 4
 )
 
 // affinity remembers which replicas saw a session or a prefix, within a bound:
@@ -59,7 +55,7 @@ func (a *affinity) saw(p backends.Placement, id string) {
 }
 
 // affine is the replica that knows w's session, or else the longest of its
-// prefixes, if w may start there and it has little more to do than the least
+// prefixes, of several the least loaded, if w may start there and it has little more to do than the least
 // loaded. With patience an idle replica is left idle, free to be lent.
 func (c *Core) affine(now time.Time, w *Work, least *replica) *replica {
 	own := c.expected(w)
@@ -71,8 +67,9 @@ func (c *Core) affine(now time.Time, w *Work, least *replica) *replica {
 		if ok, _ := c.takes(now, w, r); !ok {
 			return nil
 		}
-		average := max(1, c.batchTokens.mean+c.output.mean)
-		slack := average * max(1, float64(r.Slots)/affinitySlack)
+		// Affinity without a bound ends in timeouts (AIBrix 842): an average request
+		// for each free slot, so that load evens out as they get rare.
+		slack := max(1, c.batchTokens.mean+c.output.mean) * float64(r.Slots-r.busy)
 		if (float64(r.tokens+own)-slack)/float64(r.Slots) > float64(least.tokens+own)/float64(least.Slots) {
 			return nil
 		}
@@ -87,13 +84,17 @@ func (c *Core) affine(now time.Time, w *Work, least *replica) *replica {
 	}
 	for i := min(len(w.Place.Prefix), maxBlocks) - 1; i >= 0; i-- {
 		h, _ := c.affinity.blocks.Get(w.Place.Prefix[i])
+		var best *replica
 		for _, id := range h {
 			if id == "" {
 				break
 			}
-			if r := good(id); r != nil {
-				return r
+			if r := good(id); r != nil && (best == nil || r.tokens*best.Slots < best.tokens*r.Slots) {
+				best = r
 			}
+		}
+		if best != nil {
+			return best
 		}
 	}
 	return nil

@@ -303,6 +303,8 @@ type world struct {
 	ended map[*Work]time.Time
 	fails map[*Work]error
 	calls []*Batch
+
+	output int // generated tokens of each call
 }
 
 type happening struct {
@@ -349,7 +351,7 @@ func (w *world) apply(acts []Action) {
 				for _, s := range b.Segs {
 					w.ended[s.Work] = w.now // the last segment's time stands
 				}
-				return w.core.Done(w.now, b, Result{Took: took})
+				return w.core.Done(w.now, b, Result{Took: took, Output: w.output})
 			})
 		}
 	}
