@@ -88,17 +88,7 @@ func (s *server) secrets() []*watched {
 // listen takes the port before anything is started. A public address needs keys
 // and TLS, unless somebody has said that it is well without.
 func (s *server) listen(context.Context) error {
-	host, _, _ := net.SplitHostPort(s.conf.Listen)
-	ip := net.ParseIP(host)
-	public := host != "localhost" && (ip == nil || !ip.IsLoopback())
-	lacks := ""
-	switch {
-	case !s.keys.Enabled():
-		lacks = "without keys (aloft keys make)"
-	case s.cert == nil:
-		lacks = "without TLS (gateway.tls)"
-	}
-	if public && lacks != "" {
+	if lacks := s.open(); lacks != "" {
 		if !s.conf.Gateway.Insecure {
 			return fmt.Errorf("listen on %s: %s only a loopback address is served; --insecure or gateway.insecure: true says that others may come in", s.conf.Listen, lacks)
 		}
@@ -111,6 +101,20 @@ func (s *server) listen(context.Context) error {
 	s.listener = l
 	s.onStop("listener", func(context.Context) error { _ = l.Close(); return nil }) // the gateway has closed it, if it came to serve
 	return nil
+}
+
+// open says what a public address lacks; "" = nothing, or it is none.
+func (s *server) open() string {
+	host, _, _ := net.SplitHostPort(s.conf.Listen)
+	ip := net.ParseIP(host)
+	switch {
+	case host == "localhost" || ip != nil && ip.IsLoopback():
+	case !s.keys.Enabled():
+		return "without keys (aloft keys make)"
+	case s.cert == nil:
+		return "without TLS (gateway.tls)"
+	}
+	return ""
 }
 
 func (s *server) scheme() string {

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +22,7 @@ import (
 type remote struct {
 	URL  string `help:"Server; default: the one that serves the data folder, else http://127.0.0.1:8080." env:"ALOFT_URL" placeholder:"URL"`
 	Key  string `help:"API key." env:"ALOFT_API_KEY" placeholder:"KEY"`
+	CA   string `name:"ca" help:"PEM file with the certificate that the server's is signed by, or is." env:"ALOFT_CA" placeholder:"FILE"`
 	Data string `help:"Data folder of a server on this machine; default: aloft-data." env:"ALOFT_DATA" placeholder:"DIR"`
 	JSON bool   `help:"Print the server's JSON as it is."`
 }
@@ -35,13 +38,33 @@ func (r remote) client() *client {
 			return &client{nobody: r.Data}
 		}
 	}
-	return &client{base: strings.TrimSuffix(first(base, "http://127.0.0.1:8080"), "/"), key: r.Key}
+	return &client{base: strings.TrimSuffix(first(nearby(base), "http://127.0.0.1:8080"), "/"), key: r.Key, ca: r.CA}
+}
+
+// trusting returns a client that knows the CA's file besides the system's.
+func trusting(file string) (*http.Client, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read --ca: %w", err)
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool() // a machine without certificates of its own
+	}
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("--ca %s: there is no PEM certificate in it", file)
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = &tls.Config{RootCAs: pool}
+	return &http.Client{Transport: transport}, nil
 }
 
 // client speaks to a server's API. Replies are bounded by maxReply, except
 // downloads.
 type client struct {
 	base, key string
+	ca        string // PEM file to trust; "" = the system's
+	http      *http.Client
 	class     string // x-aloft-priority; "" = the key's own
 	nobody    string // the data folder that no server serves; "" = base is known
 }
@@ -73,7 +96,18 @@ func (c *client) open(ctx context.Context, method, path, contentType string, bod
 	if c.key != "" {
 		req.Header.Set("Authorization", "Bearer "+c.key)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	if c.http == nil {
+		if c.http = http.DefaultClient; c.ca != "" {
+			if c.http, err = trusting(c.ca); err != nil {
+				return nil, err
+			}
+		}
+	}
+	resp, err := c.http.Do(req)
+	var untrusted *tls.CertificateVerificationError
+	if errors.As(err, &untrusted) {
+		return nil, fmt.Errorf("the server at %s shows a certificate that is not trusted (name its CA with --ca or ALOFT_CA): %w", c.base, untrusted.Err)
+	}
 	if err != nil {
 		var u *url.Error
 		if errors.As(err, &u) {
@@ -170,7 +204,11 @@ func (b batchObject) ended() bool {
 func (b batchObject) String() string {
 	n := b.RequestCounts
 	s := fmt.Sprintf("%s  %-11s %d of %d rows done, %d failed", b.ID, b.Status, n.Completed+n.Failed, n.Total, n.Failed)
-	for _, e := range b.Errors.Data {
+	const shown = 5
+	for i, e := range b.Errors.Data {
+		if i == shown {
+			return s + fmt.Sprintf("\n  and %d more (--json shows all)", len(b.Errors.Data)-shown)
+		}
 		s += fmt.Sprintf("\n  line %d: %s (%s)", e.Line, e.Message, e.Code)
 	}
 	return s
@@ -193,4 +231,34 @@ func (c *client) wait(ctx context.Context, id string, tell func(batchObject)) (b
 			return b, context.Cause(ctx)
 		}
 	}
+}
+
+// full finds the id that a short one, as listings show it (job-7818), stands
+// for. Anything else is returned as it is.
+func (c *client) full(ctx context.Context, id string) (string, error) {
+	kind, end, ok := strings.Cut(id, "-")
+	if !ok || len(end) != 4 || strings.Contains(kind, "_") {
+		return id, nil
+	}
+	path := "/aloft/v1/jobs?limit=100"
+	if kind == "batch" {
+		path = "/v1/batches?limit=100"
+	}
+	var list struct{ Data []struct{ ID string } }
+	if err := c.call(ctx, http.MethodGet, path, nil, &list); err != nil {
+		return "", err
+	}
+	var found []string
+	for _, o := range list.Data {
+		if short(o.ID) == id {
+			found = append(found, o.ID)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return id, nil // the server says what it makes of it
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("%s is short for each of %s: give one in full", id, strings.Join(found, ", "))
 }

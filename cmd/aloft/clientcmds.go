@@ -55,7 +55,7 @@ type batchStatusCmd struct {
 
 // Run implements kong's command.
 func (c *batchStatusCmd) Run(ctx context.Context) error {
-	return c.show(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(c.ID), func(b []byte) error {
+	return c.showID(ctx, http.MethodGet, "/v1/batches/%s", c.ID, func(b []byte) error {
 		var v batchObject
 		if err := json.Unmarshal(b, &v); err != nil {
 			return err
@@ -63,6 +63,15 @@ func (c *batchStatusCmd) Run(ctx context.Context) error {
 		fmt.Println(v)
 		return nil
 	})
+}
+
+// showID is show of one object: path has %s for its id, which may be short.
+func (r remote) showID(ctx context.Context, method, path, id string, say func([]byte) error) error {
+	id, err := r.client().full(ctx, id)
+	if err != nil {
+		return err
+	}
+	return r.show(ctx, method, fmt.Sprintf(path, url.PathEscape(id)), say)
 }
 
 // show prints the server's JSON, or what say makes of it.
@@ -84,7 +93,14 @@ type batchWaitCmd struct {
 }
 
 // Run implements kong's command.
-func (c *batchWaitCmd) Run(ctx context.Context) error { return waitBatch(ctx, c.client(), c.ID) }
+func (c *batchWaitCmd) Run(ctx context.Context) error {
+	api := c.client()
+	id, err := api.full(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	return waitBatch(ctx, api, id)
+}
 
 // waitBatch shows progress until a batch ends; one that did not complete is an error.
 func waitBatch(ctx context.Context, api *client, id string) error {
@@ -134,8 +150,12 @@ type batchResultsCmd struct {
 // Run implements kong's command.
 func (c *batchResultsCmd) Run(ctx context.Context) error {
 	api := c.client()
+	whole, err := api.full(ctx, c.ID)
+	if err != nil {
+		return err
+	}
 	var b batchObject
-	if err := api.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(c.ID), nil, &b); err != nil {
+	if err := api.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(whole), nil, &b); err != nil {
 		return err
 	}
 	id, what := b.OutputFileID, "output"
@@ -172,7 +192,7 @@ type batchCancelCmd struct {
 
 // Run implements kong's command.
 func (c *batchCancelCmd) Run(ctx context.Context) error {
-	return c.show(ctx, http.MethodPost, "/v1/batches/"+url.PathEscape(c.ID)+"/cancel", printID)
+	return c.showID(ctx, http.MethodPost, "/v1/batches/%s/cancel", c.ID, printID)
 }
 
 func printID(b []byte) error {
@@ -226,7 +246,7 @@ type jobsShowCmd struct {
 
 // Run implements kong's command.
 func (c *jobsShowCmd) Run(ctx context.Context) error {
-	return c.show(ctx, http.MethodGet, "/aloft/v1/jobs/"+url.PathEscape(c.ID), func(b []byte) error {
+	return c.showID(ctx, http.MethodGet, "/aloft/v1/jobs/%s", c.ID, func(b []byte) error {
 		var j jobObject
 		if err := json.Unmarshal(b, &j); err != nil {
 			return err
@@ -243,12 +263,12 @@ type jobsCancelCmd struct {
 
 // Run implements kong's command.
 func (c *jobsCancelCmd) Run(ctx context.Context) error {
-	return c.show(ctx, http.MethodPost, "/aloft/v1/jobs/"+url.PathEscape(c.ID)+"/cancel", printID)
+	return c.showID(ctx, http.MethodPost, "/aloft/v1/jobs/%s/cancel", c.ID, printID)
 }
 
 type whyCmd struct {
 	remote
-	About string        `arg:"" optional:"" help:"A slice (as g0/s2), model or job (its full id, as jobs list shows it); default: everything."`
+	About string        `arg:"" optional:"" help:"A slice (as g0/s2), model or job (as jobs list or top shows it); default: everything."`
 	Since time.Duration `help:"Only the last so long, as 5m." placeholder:"DURATION"`
 	Limit int           `help:"At most so many, the newest." default:"50"`
 }
@@ -256,6 +276,10 @@ type whyCmd struct {
 // Run implements kong's command.
 func (c *whyCmd) Run(ctx context.Context) error {
 	q := url.Values{"limit": {fmt.Sprint(c.Limit)}}
+	var err error
+	if c.About, err = c.client().full(ctx, c.About); err != nil {
+		return err
+	}
 	if c.About != "" {
 		q.Set("about", c.About)
 	}
@@ -273,6 +297,9 @@ func (c *whyCmd) Run(ctx context.Context) error {
 			return err
 		}
 		if len(v.Data) == 0 {
+			if err := c.known(ctx); err != nil {
+				return err
+			}
 			fmt.Println("no decision yet")
 		}
 		for i := len(v.Data) - 1; i >= 0; i-- {
@@ -280,4 +307,30 @@ func (c *whyCmd) Run(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// known is an error if nothing is called what was asked about.
+func (c *whyCmd) known(ctx context.Context) error {
+	api := c.client()
+	var s Status
+	if c.About == "" || api.call(ctx, http.MethodGet, "/aloft/v1/status", nil, &s) != nil {
+		return nil
+	}
+	for _, m := range s.Models {
+		if m.Name == c.About {
+			return nil
+		}
+	}
+	for _, sl := range s.Slices {
+		if sl.ID == c.About {
+			return nil
+		}
+	}
+	var job json.RawMessage
+	err := api.call(ctx, http.MethodGet, "/aloft/v1/jobs/"+url.PathEscape(c.About), nil, &job)
+	var answer *apiError
+	if errors.As(err, &answer) && answer.status == http.StatusNotFound {
+		return fmt.Errorf("there is no model, slice or job %q", c.About)
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -270,9 +271,15 @@ func (c *Config) located(err error) error {
 	return fmt.Errorf("%s: %w", configName(c.path), c.line(err))
 }
 
-// locate adds the line to a decoder's message that has none (a bad duration),
-// by the value that it quotes.
+// noUnit is the decoder's message about a duration that is a number.
+var noUnit = regexp.MustCompile(`^\[(\d+):\d+\] cannot unmarshal \S+ into .* of type time\.Duration`)
+
+// locate says what is wrong with a duration, and adds the line to a message that
+// has none, by the value that it quotes.
 func locate(text []byte, message string) error {
+	if m := noUnit.FindStringSubmatch(message); m != nil {
+		return fmt.Errorf("line %s: a number is no duration, want for example 500ms or 10s", m[1])
+	}
 	if _, rest, ok := strings.Cut(message, `invalid duration "`); ok {
 		value, _, _ := strings.Cut(rest, `"`)
 		for i, line := range strings.Split(string(text), "\n") {

@@ -35,6 +35,7 @@ func TestConfigMistakes(t *testing.T) {
 		{"unknown key", goodModel + "modells: []\n", `[6:1] unknown field "modells"`},
 		{"not YAML", "models: [", "[1:9]"},
 		{"wrong type", goodModel + "arbiter: {plan: soon}\n", `line 6: "soon" is no duration`},
+		{"duration without a unit", goodModel + "    target: 600\n", "line 6: a number is no duration, want for example 500ms"},
 		{"no models", "listen: 127.0.0.1:0\n", "models: no model is configured"},
 		{"unknown engine", strings.Replace(goodModel, "synthetic", "vllm", 1), `line 4: models[0].engine: unknown engine "vllm"`},
 		{"no file", strings.Replace(goodModel, "synthetic", "llama", 1), "models[0].gguf: engine llama needs a GGUF file"},

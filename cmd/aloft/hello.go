@@ -36,14 +36,29 @@ func (s *server) hello(w io.Writer, address string) {
 	}
 	a := s.conf.Arbiter
 	fmt.Fprintf(w, "arbiter: mode %s; looks every %v, plans every %v, holds a surplus %v; headroom from %d samples in %v\n", a.Mode, a.Guard, a.Plan, a.Hold, a.MinSamples, a.Window)
-	if host, port, err := net.SplitHostPort(strings.TrimPrefix(address, "http://")); err == nil && net.ParseIP(host).IsUnspecified() {
-		address = "http://127.0.0.1:" + port // what a client on this machine asks
-	}
+	address = nearby(address)
 	fmt.Fprintf(w, "data: %s\nserving on %s, for example:\n\n  %s\n\n", s.data, address, s.example(address))
 }
 
-// example is a curl line that works.
+// nearby is what a client on this machine asks, for an address that stands for all.
+func nearby(address string) string {
+	scheme, rest, _ := strings.Cut(address, "://")
+	if host, port, err := net.SplitHostPort(rest); err == nil && net.ParseIP(host).IsUnspecified() {
+		return scheme + "://127.0.0.1:" + port
+	}
+	return address
+}
+
+// example is a curl line that works; with keys, once ALOFT_API_KEY has one.
 func (s *server) example(address string) string {
+	line := s.question(address)
+	if s.keys.Enabled() {
+		line = strings.Replace(line, " -H ", ` -H "Authorization: Bearer $ALOFT_API_KEY" -H `, 1)
+	}
+	return line
+}
+
+func (s *server) question(address string) string {
 	set := s.serving.set.Load()
 	for _, name := range set.order {
 		if slices.Contains(set.models[name].Endpoints, "chat") {

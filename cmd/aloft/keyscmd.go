@@ -32,6 +32,7 @@ const (
 type keyring struct {
 	URL  string `help:"Use the admin API of this server instead of a file." env:"ALOFT_URL" placeholder:"URL"`
 	Key  string `help:"Admin key for --url." env:"ALOFT_API_KEY" placeholder:"KEY"`
+	CA   string `name:"ca" help:"PEM file with the certificate that the server's is signed by, or is." env:"ALOFT_CA" placeholder:"FILE"`
 	Data string `help:"Data folder; default: aloft-data." env:"ALOFT_DATA" placeholder:"DIR"`
 	File string `help:"Key file; default: keys.yaml in the data folder." placeholder:"FILE"`
 }
@@ -53,7 +54,7 @@ func (k keyring) open() (s keyStore, where string, err error) {
 		return nil, "", fmt.Errorf("--file and --url (ALOFT_URL) are two places: name one")
 	}
 	if k.URL != "" {
-		return keyServer{remote{URL: k.URL, Key: k.Key}.client()}, k.URL, nil
+		return keyServer{remote{URL: k.URL, Key: k.Key, CA: k.CA}.client()}, k.URL, nil
 	}
 	data := first(k.Data, "aloft-data")
 	where = first(k.File, filepath.Join(data, keyFileName))

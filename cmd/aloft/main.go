@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -81,6 +82,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
 	parsed, err := k.Parse(args)
 	if code >= 0 { // --help or --version has been printed
 		if code == 0 {
@@ -95,10 +99,31 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "devel"
 	}
-	return "devel"
+	return versionOf(info)
+}
+
+// versionOf is the module's version; of a build that has none the revision that
+// it was made from, and when that was committed.
+func versionOf(info *debug.BuildInfo) string {
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	set := map[string]string{}
+	for _, s := range info.Settings {
+		set[s.Key] = s.Value
+	}
+	if set["vcs.revision"] == "" {
+		return "devel"
+	}
+	v := strings.TrimSpace(fmt.Sprintf("devel %.12s %s", set["vcs.revision"], set["vcs.time"]))
+	if set["vcs.modified"] == "true" {
+		v += " (modified)"
+	}
+	return v
 }
 
 func defaultLogger() *slog.Logger { return slog.New(slog.NewTextHandler(os.Stderr, nil)) }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
 	"golang.org/x/term"
 
@@ -49,7 +50,7 @@ func (j jobObject) String() string {
 		s += fmt.Sprintf(" on %s", strings.Join(j.Slices, " "))
 	}
 	if j.Error != "" {
-		s += ": " + j.Error
+		s = strings.TrimRight(s, " ") + ": " + j.Error
 	}
 	return s
 }
@@ -169,12 +170,19 @@ type configCheckCmd struct {
 }
 
 // Run implements kong's command.
-func (c *configCheckCmd) Run() error {
-	conf, err := loadConfig(c.File)
+func (c *configCheckCmd) Run(k *kong.Context) error {
+	conf, err := common{Config: c.File}.load()
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s: right; %d models\n", c.File, len(conf.Models))
+	warnings, err := conf.check()
+	for _, w := range warnings {
+		fmt.Fprintln(k.Stderr, "warning:", w)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(k.Stdout, "%s: right; %d models\n", c.File, len(conf.Models))
 	return nil
 }
 
