@@ -63,7 +63,7 @@ type OverflowConfig struct {
 
 func defaultGateway() GatewayConfig {
 	return GatewayConfig{
-		MaxBody: 32 << 20, MaxFile: 200 << 20, Connections: 20000, PerAddress: 0, DrainGrace: 20 * time.Second,
+		MaxBody: 32 << 20, MaxFile: 200 << 20, Connections: 20000, AccessLog: 1, DrainGrace: 20 * time.Second,
 		Timeouts: TimeoutConfig{Header: 10 * time.Second, Body: 30 * time.Second, Upload: 10 * time.Minute, Write: 30 * time.Second,
 			Idle: 2 * time.Minute, Connect: 2 * time.Second, FirstByte: 2 * time.Minute, StreamIdle: time.Minute, Request: 10 * time.Minute},
 	}
