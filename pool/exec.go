@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -95,7 +96,7 @@ func (x Exec) Launch(ctx context.Context, l Launch) (Engine, error) {
 		log.close()
 		return nil, err
 	}
-	e := &process{Process: p, profile: profile, log: log}
+	e := &process{Process: p, profile: profile, log: log, adapters: l.Model.Adapters, has: l.Has}
 	if err := e.reach(ctx, out.addr, x.Dial); err != nil {
 		e.Stop(0)
 		return nil, fmt.Errorf("launch %s: %w%s", l.Replica, err, log.tail())
@@ -136,8 +137,12 @@ type process struct {
 	base    string
 	backend backends.Backend
 	log     *logFile
-	asleep  atomic.Bool
-	probes  sync.WaitGroup
+
+	adapters []string // to look for
+	has      func([]string)
+
+	asleep atomic.Bool
+	probes sync.WaitGroup
 }
 
 // probe ends an engine that stops answering its health check, so that its calls
@@ -154,6 +159,9 @@ func (e *process) probe() {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 		err := e.request(ctx, http.MethodGet, "/health", nil)
+		if err == nil {
+			_ = e.list(ctx) // what it had before is the best guess
+		}
 		cancel()
 		if missed++; err == nil || e.asleep.Load() {
 			missed = 0
@@ -198,10 +206,43 @@ func (e *process) Backend() backends.Backend { return e.backend }
 
 // WarmUp implements Engine.
 func (e *process) WarmUp(ctx context.Context) error {
-	if e.profile.Path == "" {
+	if e.profile.Path != "" {
+		if err := e.request(ctx, http.MethodPost, e.profile.Path, e.profile.WarmUp); err != nil {
+			return err
+		}
+	}
+	return e.list(ctx)
+}
+
+// list tells which of the model's adapters the engine lists.
+func (e *process) list(ctx context.Context) error {
+	if len(e.adapters) == 0 {
 		return nil
 	}
-	return e.request(ctx, http.MethodPost, e.profile.Path, e.profile.WarmUp)
+	text, err := e.ask(ctx, http.MethodGet, "/v1/models", nil)
+	if err != nil {
+		return err
+	}
+	have, err := listed(text, e.adapters)
+	if err != nil {
+		return fmt.Errorf("GET /v1/models: %w", err)
+	}
+	e.has(have)
+	return nil
+}
+
+// listed picks from an engine's list of models those that are wanted.
+func listed(text []byte, wanted []string) (have []string, err error) {
+	var list struct{ Data []struct{ ID string } }
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, err
+	}
+	for _, name := range wanted {
+		if slices.ContainsFunc(list.Data, func(m struct{ ID string }) bool { return m.ID == name }) {
+			have = append(have, name)
+		}
+	}
+	return have, nil
 }
 
 // Sleep implements Engine.
@@ -231,21 +272,27 @@ func (e *process) Stop(grace time.Duration) {
 
 // request asks the engine for something that is not a client's call; ctx bounds it.
 func (e *process) request(ctx context.Context, method, path string, body []byte) error {
+	_, err := e.ask(ctx, method, path, body)
+	return err
+}
+
+// ask is a request whose answer matters, up to 1 MiB of it.
+func (e *process) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, e.base+path, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if resp.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(text[:min(len(text), 300)]))
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, bytes.TrimSpace(text[:min(len(text), 300)]))
 	}
-	return nil
+	return text, err
 }
 
 func freePort() (string, error) {

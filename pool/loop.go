@@ -20,6 +20,11 @@ type replica struct {
 	stopping bool               // stop was asked while an act was in progress
 	backoff  time.Duration
 
+	adapters []string  // of its model's, those that its engine has
+	loads    int       // engines it has had
+	out      time.Time // taken out for its failures until then (outlier.go)
+	outs     int       // how often
+
 	renews   bool     // starts because its model changed (renew.go), and is not ready yet
 	replaces *replica // while it starts beside it: the old one on its slice
 	heir     bool     // goes so that the new one fits: that starts when it is gone
@@ -119,10 +124,12 @@ func (l *loop) all() []Replica {
 
 func (l *loop) publish(model string) {
 	var ready []ReadyReplica
-	for _, r := range l.replicas {
-		if r.model.Name == model && r.info.State == Ready && !r.tracked.open() {
+	rs, peers := l.siblings(model)
+	rests := resting(time.Now(), peers)
+	for i, r := range rs {
+		if !rests[i] {
 			ready = append(ready, ReadyReplica{ID: r.info.ID, Index: index(r.info.ID), Backend: r.tracked,
-				Slots: r.model.Slots, Shape: r.info.Slice.Shape.Profile, Offline: r.info.Job != ""})
+				Slots: r.model.Slots, Shape: r.info.Slice.Shape.Profile, Offline: r.info.Job != "", Adapters: r.adapters})
 		}
 	}
 	sortReady(ready)
@@ -160,7 +167,9 @@ func (l *loop) launch(m Model, slice gpu.Slice, job string, old *replica) string
 // load takes a replica from nothing to ready.
 func (l *loop) load(r *replica) {
 	l.enter(r, Loading, 0)
-	launch := Launch{Replica: r.info.ID, Model: r.model, Slice: r.info.Slice, Offline: r.info.Job != ""}
+	r.adapters, r.out, r.outs = nil, time.Time{}, 0
+	r.loads++
+	launch := Launch{Replica: r.info.ID, Model: r.model, Slice: r.info.Slice, Offline: r.info.Job != "", Has: l.p.adapters(r, r.loads)}
 	beside, p := r.replaces != nil, l.p
 	var engine Engine
 	l.later(r, act{limit: p.opt.StartTimeout, run: func(ctx context.Context) error {
@@ -201,7 +210,8 @@ func (l *loop) warm(r *replica, loading time.Duration) {
 func (l *loop) adopt(r *replica, e Engine) {
 	p := l.p
 	r.engine = e
-	r.tracked = track(e.Backend(), func() { go l.republish(r.model.Name) })
+	r.tracked = track(e.Backend(), func() { go l.republish(r.model.Name) },
+		func() { go p.do(func(l *loop) error { l.judge(r.model.Name); return nil }) })
 	p.acts.Go(func() {
 		<-e.Done()
 		_ = p.do(func(l *loop) error {
@@ -211,6 +221,21 @@ func (l *loop) adopt(r *replica, e Engine) {
 			return nil
 		})
 	})
+}
+
+// adapters hears what the engine of a replica's nth load has.
+func (p *Pool) adapters(r *replica, n int) func([]string) {
+	return func(have []string) {
+		_ = p.do(func(l *loop) error {
+			if l.replicas[r.info.ID] == r && r.loads == n && !slices.Equal(r.adapters, have) {
+				r.adapters = have
+				if r.info.State == Ready {
+					l.publish(r.model.Name)
+				}
+			}
+			return nil
+		})
+	}
 }
 
 // republish follows a circuit breaker: once when it changes, and once more when

@@ -26,8 +26,8 @@ type Model struct {
 	Needs gpu.Shape // the smallest slice that will do
 	// Adapters are the LoRA adapters to look for in GET /v1/models of its engines.
 	Adapters []string
-	Spec  any       // the launcher's own description: command, files, options; plain data
-	Bytes int64     // free memory that a slice must have before an engine starts there; 0 = do not wait
+	Spec     any   // the launcher's own description: command, files, options; plain data
+	Bytes    int64 // free memory that a slice must have before an engine starts there; 0 = do not wait
 }
 
 // Launcher starts engines. Implemented by Exec and, in tests, by a function.
@@ -43,6 +43,9 @@ type Launch struct {
 	Model   Model
 	Slice   gpu.Slice
 	Offline bool // lent to a batch: runs below serving
+	// Has is told which of Model.Adapters the engine has: before it is warm, and
+	// again when that changes.
+	Has func(adapters []string)
 }
 
 // Engine is one running engine.

@@ -76,6 +76,8 @@ func TestSetModels(t *testing.T) {
 				publish := w.opt.Publish
 				w.opt.Publish = func(model string, r []ReadyReplica) {
 					publish(model, r)
+					w.mu.Lock()
+					defer w.mu.Unlock()
 					if counting && model == "m" {
 						least = min(least, len(r))
 					}
@@ -85,7 +87,9 @@ func TestSetModels(t *testing.T) {
 					must(t, err)
 				}
 				time.Sleep(2 * time.Second)
+				w.mu.Lock()
 				counting = true
+				w.mu.Unlock()
 				must(t, w.SetModels(tt.models))
 				synctest.Wait()
 				if got := w.published(); got < min(tt.replicas, 1) && tt.least > 0 {
@@ -97,9 +101,11 @@ func TestSetModels(t *testing.T) {
 				if got := w.ids(); got != tt.want {
 					t.Errorf("replicas %q, want %q\n%v", got, tt.want, w.events)
 				}
+				w.mu.Lock()
 				if least < tt.least {
 					t.Errorf("%d replicas served at the least, want %d", least, tt.least)
 				}
+				w.mu.Unlock()
 				must(t, w.Close(t.Context()))
 			})
 		})

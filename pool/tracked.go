@@ -13,123 +13,133 @@ import (
 )
 
 // tracked counts a replica's calls in flight, so that draining knows when it is
-// empty, and breaks the circuit of a replica that keeps failing.
+// empty, breaks the circuit of a replica that keeps failing, and remembers how
+// its last calls went.
 type tracked struct {
 	backends.Backend
 	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+	suspect func() // called once until judged, when its last calls look bad
 
 	mu      sync.Mutex
-	running map[*call]struct{}
+	first   *call         // of those in flight
+	running int           // how many those are
 	idle    chan struct{} // closed when draining and nothing runs
 	closed  bool
+	last    outcomes
+	asked   bool // suspect was called
 }
-
-type call struct{ cancel context.CancelCauseFunc }
 
 // breakerOpen is how long a failing replica gets no calls before one try.
 const breakerOpen = 2 * time.Second
 
-// errCut ends calls that outlast a drain; the client may try again.
-var errCut = errors.New("replica drained before the call ended")
+var (
+	// errCut ends calls that outlast a drain; the client may try again.
+	errCut = errors.New("replica drained before the call ended")
+	// errLeft tells the breaker of a cancelled call: it says nothing about the engine.
+	errLeft = errors.New("call cancelled")
+)
 
 // track wraps b; changed is called when the circuit opens or closes.
-func track(b backends.Backend, changed func()) *tracked {
+func track(b backends.Backend, changed, suspect func()) *tracked {
 	return &tracked{
-		Backend: b, running: map[*call]struct{}{}, idle: make(chan struct{}),
+		Backend: b, idle: make(chan struct{}), suspect: suspect,
 		breaker: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 			Timeout:       breakerOpen,
 			ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 5 },
 			OnStateChange: func(string, gobreaker.State, gobreaker.State) { changed() },
+			IsExcluded:    func(err error) bool { return err == errLeft },
 		}),
 	}
 }
 
 // Do implements backends.Backend.
-func (t *tracked) Do(ctx context.Context, c *backends.Call) (*backends.Reply, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	k := &call{cancel: cancel}
-	t.mu.Lock()
-	if t.closed {
-		t.mu.Unlock()
-		cancel(nil)
+func (t *tracked) Do(ctx context.Context, request *backends.Call) (*backends.Reply, error) {
+	c := &eventCall{call{Context: ctx, t: t}}
+	if !t.enter(&c.call) {
 		return nil, backends.ErrUnavailable
 	}
-	t.running[k] = struct{}{}
-	t.mu.Unlock()
 	report, err := t.breaker.Allow()
 	if err != nil {
-		t.release(k)
+		c.leave()
 		return nil, backends.ErrUnavailable
 	}
-	reply, err := t.Backend.Do(ctx, c)
-	if err != nil && ctx.Err() != nil {
-		report(nil) // cancelled: says nothing about the engine
-	} else {
+	reply, err := t.Backend.Do(&c.call, request)
+	switch {
+	case err == nil:
+		report(nil)
+		t.note(reply.Status >= 500)
+	case c.Err() != nil:
+		report(errLeft)
+	default:
 		report(err)
+		t.note(true)
 	}
 	if err != nil {
-		t.release(k)
+		c.leave()
 		return nil, err
 	}
-	body := &releasingEvents{releasing{ReadCloser: reply.Body, release: sync.OnceFunc(func() { t.release(k) })}}
-	if _, ok := reply.Body.(backends.EventReader); ok {
-		reply.Body = body
-	} else {
-		reply.Body = &body.releasing
+	c.body, reply.Body = reply.Body, &c.call
+	if _, ok := c.body.(backends.EventReader); ok {
+		reply.Body = c
 	}
 	return reply, nil
 }
 
-type releasing struct {
-	io.ReadCloser
-	release func()
-}
-
-func (r *releasing) Close() error {
-	defer r.release()
-	return r.ReadCloser.Close()
-}
-
-// Len implements backends.Sized.
-func (r *releasing) Len() int {
-	if b, ok := r.ReadCloser.(backends.Sized); ok {
-		return b.Len()
-	}
-	return -1
-}
-
-// releasingEvents is one whose body hands out events.
-type releasingEvents struct{ releasing }
-
-// NextEvent implements backends.EventReader.
-func (r *releasingEvents) NextEvent() (event []byte, more bool, err error) {
-	return r.ReadCloser.(backends.EventReader).NextEvent()
-}
-
-func (t *tracked) release(k *call) {
-	k.cancel(nil)
+func (t *tracked) enter(c *call) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.running, k)
-	if t.closed && len(t.running) == 0 {
-		closeOnce(t.idle)
+	if t.closed {
+		return false
 	}
+	if c.next = t.first; c.next != nil {
+		c.next.prev = c
+	}
+	t.first = c
+	t.running++
+	return true
+}
+
+// note remembers how a call went.
+func (t *tracked) note(failed bool) {
+	t.mu.Lock()
+	t.last.add(failed)
+	ask := failed && !t.asked && t.last.bad()
+	t.asked = t.asked || ask
+	t.mu.Unlock()
+	if ask {
+		t.suspect()
+	}
+}
+
+// judged returns how the last calls went; suspect may be called again.
+func (t *tracked) judged() outcomes {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked = false
+	return t.last
+}
+
+// forget begins the record of calls anew.
+func (t *tracked) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = outcomes{}
 }
 
 func (t *tracked) outstanding() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.running)
+	return t.running
 }
 
 func (t *tracked) open() bool { return t.breaker.State() == gobreaker.StateOpen }
 
 // drain refuses new calls and waits for the running ones; when ctx ends first
-// they are cancelled and given a second to let go.
+// they are cut off and given a second to let go.
 func (t *tracked) drain(ctx context.Context) {
 	t.mu.Lock()
 	t.closed = true
-	if len(t.running) == 0 {
+	if t.running == 0 {
 		closeOnce(t.idle)
 	}
 	t.mu.Unlock()
@@ -138,15 +148,27 @@ func (t *tracked) drain(ctx context.Context) {
 		return
 	case <-ctx.Done():
 	}
-	t.mu.Lock()
-	for k := range t.running {
-		k.cancel(errCut)
+	for _, f := range t.cut() {
+		f()
 	}
-	t.mu.Unlock()
 	select {
 	case <-t.idle:
 	case <-time.After(time.Second):
 	}
+}
+
+// cut ends the contexts of all calls and returns what is to be told of it.
+func (t *tracked) cut() (tell []func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c := t.first; c != nil; c = c.next {
+		c.cut = true
+		for k := c.ties; k != nil; k = k.next {
+			tell = append(tell, k.f)
+		}
+		c.ties = nil
+	}
+	return tell
 }
 
 // reset takes calls again, after a sleep.
@@ -162,4 +184,178 @@ func closeOnce(c chan struct{}) {
 	default:
 		close(c)
 	}
+}
+
+// call is one call in flight, in one allocation: its place among the others, the
+// context that the engine's adapter gets, which ends with the caller's or at the
+// cut, and then the reply's body.
+type call struct {
+	context.Context // the caller's
+	t               *tracked
+	body            io.ReadCloser
+
+	// guarded by t.mu
+	prev, next *call
+	cut, left  bool
+	ties       *tie // who wants to know of the end
+	own        tie  // the first of them: most calls have one at a time
+
+	once sync.Once
+	done chan struct{}
+}
+
+// tie is a function to be called at the end of a call's context.
+type tie struct {
+	c    *call
+	f    func()
+	next *tie
+	stop func() bool // unties it from the caller's context; nil: that has no end
+}
+
+// Err implements context.Context. After the cut it is the cause itself, and
+// Value is empty, so that context.Cause finds it.
+func (c *call) Err() error {
+	if c.isCut() {
+		return errCut
+	}
+	return c.Context.Err()
+}
+
+// Value implements context.Context.
+func (c *call) Value(key any) any {
+	if c.isCut() {
+		return nil
+	}
+	return c.Context.Value(key)
+}
+
+func (c *call) isCut() bool {
+	c.t.mu.Lock()
+	defer c.t.mu.Unlock()
+	return c.cut
+}
+
+// Done implements context.Context. Adapters that use AfterFunc do not need it.
+func (c *call) Done() <-chan struct{} {
+	c.once.Do(func() {
+		c.done = make(chan struct{})
+		c.AfterFunc(sync.OnceFunc(func() { close(c.done) }))
+	})
+	return c.done
+}
+
+// AfterFunc makes the context package and the adapters tie themselves to the
+// call without a context, a channel or a goroutine in between. f must not block,
+// and may run twice when the caller leaves at the moment of the cut.
+func (c *call) AfterFunc(f func()) (stop func() bool) {
+	c.t.mu.Lock()
+	if c.cut {
+		c.t.mu.Unlock()
+		go f() // not here: context calls us with a lock of f's
+		return func() bool { return false }
+	}
+	k := &c.own
+	if k.c != nil {
+		k = new(tie)
+	}
+	*k = tie{c: c, f: f, next: c.ties}
+	c.ties = k
+	c.t.mu.Unlock()
+	k.stop = after(c.Context, f)
+	return k.untie
+}
+
+// after is context.AfterFunc, but cheaper where the context can do it itself.
+func after(ctx context.Context, f func()) (stop func() bool) {
+	switch a, ok := ctx.(interface{ AfterFunc(func()) func() bool }); {
+	case ok:
+		return a.AfterFunc(f)
+	case ctx.Done() != nil:
+		return context.AfterFunc(ctx, f)
+	}
+	return nil
+}
+
+// untie reports whether f will not run any more.
+func (k *tie) untie() bool {
+	c := k.c
+	c.t.mu.Lock()
+	found := false
+	for p := &c.ties; *p != nil; p = &(*p).next {
+		if *p == k {
+			*p, found = k.next, true
+			break
+		}
+	}
+	c.t.mu.Unlock()
+	return (k.stop == nil || k.stop()) && found
+}
+
+// Read implements io.Reader.
+func (c *call) Read(p []byte) (int, error) {
+	n, err := c.body.Read(p)
+	c.check(err)
+	return n, err
+}
+
+// Len implements backends.Sized.
+func (c *call) Len() int {
+	if b, ok := c.body.(backends.Sized); ok {
+		return b.Len()
+	}
+	return -1
+}
+
+// Close implements io.Closer.
+func (c *call) Close() error {
+	defer c.leave()
+	return c.body.Close()
+}
+
+// check remembers an answer that broke off.
+func (c *call) check(err error) {
+	if err != nil && !errors.Is(err, io.EOF) && c.Err() == nil {
+		c.t.note(true)
+	}
+}
+
+// leave takes the call out of those in flight, once.
+func (c *call) leave() {
+	t := c.t
+	t.mu.Lock()
+	if c.left {
+		t.mu.Unlock()
+		return
+	}
+	c.left = true
+	if c.prev != nil {
+		c.prev.next = c.next
+	} else {
+		t.first = c.next
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	}
+	c.prev, c.next = nil, nil
+	ties := c.ties
+	c.ties = nil
+	if t.running--; t.closed && t.running == 0 {
+		closeOnce(t.idle)
+	}
+	t.mu.Unlock()
+	for ; ties != nil; ties = ties.next {
+		if ties.stop != nil {
+			ties.stop()
+		}
+	}
+}
+
+// eventCall is a call whose body hands out events.
+type eventCall struct{ call }
+
+// NextEvent implements backends.EventReader.
+func (c *eventCall) NextEvent() (event []byte, more bool, err error) {
+	event, more, err = c.body.(backends.EventReader).NextEvent()
+	c.check(err)
+	return event, more, err
 }

@@ -2,8 +2,12 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"io"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"aloft/backends"
 )
@@ -30,7 +34,7 @@ func TestTrackedKeepsWhatABodyOffers(t *testing.T) {
 		events bool
 		size   int
 	}{{events{}, true, 3}, {io.NopCloser(nil), false, -1}} {
-		tr := track(answering{tc.body}, func() {})
+		tr := track(answering{tc.body}, func() {}, func() {})
 		reply, err := tr.Do(t.Context(), &backends.Call{})
 		if err != nil {
 			t.Fatal(err)
@@ -52,4 +56,132 @@ func TestTrackedKeepsWhatABodyOffers(t *testing.T) {
 			t.Errorf("%d outstanding after the end", n)
 		}
 	}
+}
+
+// afterFunc is a context like the gateway's: it calls back by itself.
+type afterFunc struct {
+	context.Context
+	stop func() bool
+}
+
+func (a afterFunc) AfterFunc(func()) func() bool { return a.stop }
+
+// tying is a backend that ties itself to its context as backends/openaihttp does.
+type tying struct {
+	reply backends.Reply
+	abort func()
+	stop  func() bool
+}
+
+func (b *tying) Do(ctx context.Context, _ *backends.Call) (*backends.Reply, error) {
+	b.stop = ctx.(interface{ AfterFunc(func()) func() bool }).AfterFunc(b.abort)
+	b.reply.Status, b.reply.Body = 200, b
+	return &b.reply, nil
+}
+
+func (b *tying) Read([]byte) (int, error) { return 0, io.EOF }
+func (b *tying) Close() error             { b.stop(); return nil }
+
+// A call costs its own record, the breaker's report, and the way to untie it.
+func TestTrackedAllocations(t *testing.T) {
+	for name, tc := range map[string]struct {
+		b    backends.Backend
+		most float64
+	}{
+		"in memory":            {answering{events{}}, 3}, // one is answering's reply
+		"tied to its context":  {&tying{abort: func() {}}, 3},
+		"refused, not counted": {refusing{}, 2},
+	} {
+		tr := track(tc.b, func() {}, func() {})
+		ctx := afterFunc{context.Background(), func() bool { return true }}
+		var caller context.Context = ctx
+		var request backends.Call
+		if n := testing.AllocsPerRun(100, func() {
+			if reply, err := tr.Do(caller, &request); err == nil {
+				reply.Body.Close()
+			}
+		}); n > tc.most {
+			t.Errorf("%s: %v allocations, want at most %v", name, n, tc.most)
+		}
+	}
+}
+
+type refusing struct{}
+
+func (refusing) Do(context.Context, *backends.Call) (*backends.Reply, error) {
+	return nil, backends.ErrConnect
+}
+
+// At the cut whoever waits for a call's end hears of it, once tied and not yet
+// untied, with the reason; the caller's own end comes through as before.
+func TestTrackedContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var in context.Context
+		tr := track(seeing{&in}, func() {}, func() {})
+		caller, leave := context.WithCancelCause(context.WithValue(t.Context(), "key", "value"))
+		reply, err := tr.Do(caller, &backends.Call{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reply.Body.Close()
+		child, stop := context.WithTimeout(in, time.Hour)
+		defer stop()
+		told, untied := 0, 0
+		in.(*call).AfterFunc(func() { told++ })
+		free := in.(*call).AfterFunc(func() { untied++ })
+		if !free() || free() {
+			t.Error("untied not once")
+		}
+		if in.Err() != nil || in.Value("key") != "value" {
+			t.Errorf("before: %v %v", in.Err(), in.Value("key"))
+		}
+		ended, end := context.WithCancel(t.Context())
+		end()
+		tr.drain(ended)
+		if told != 1 || untied != 0 {
+			t.Errorf("told %d times, want 1; untied ones %d, want 0", told, untied)
+		}
+		for name, ctx := range map[string]context.Context{"call": in, "child": child} {
+			select {
+			case <-ctx.Done():
+			default:
+				t.Errorf("%s is not done", name)
+			}
+			if got := context.Cause(ctx); got != errCut {
+				t.Errorf("%s: cause %v, want %v", name, got, errCut)
+			}
+		}
+		late := false
+		in.(*call).AfterFunc(func() { late = true })
+		synctest.Wait()
+		if !late {
+			t.Error("nobody told who came after the cut")
+		}
+
+		tr.reset()
+		gone, err := tr.Do(caller, &backends.Call{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := in.Done()
+		why := errors.New("client left")
+		leave(why)
+		<-done
+		if !errors.Is(in.Err(), context.Canceled) || context.Cause(in) != why {
+			t.Errorf("caller left: %v, cause %v", in.Err(), context.Cause(in))
+		}
+		gone.Body.Close()
+		gone.Body.Close() // counted once
+		if n := tr.outstanding(); n != 1 {
+			t.Errorf("%d outstanding, want the first", n)
+		}
+	})
+}
+
+// seeing keeps the context that it gets.
+type seeing struct{ ctx *context.Context }
+
+func (s seeing) Do(ctx context.Context, _ *backends.Call) (*backends.Reply, error) {
+	*s.ctx = ctx
+	return &backends.Reply{Status: 200, Body: io.NopCloser(strings.NewReader("x"))}, nil
 }

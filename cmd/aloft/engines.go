@@ -38,7 +38,7 @@ func (s *server) engines(c *Config) ([]pool.Model, error) {
 			return nil, at(fmt.Sprintf("models[%d]", i), "%w", err)
 		}
 		needs, _ := s.shape(m.Shape) // checked by nextSet
-		models = append(models, pool.Model{Name: m.Name, Slots: m.Slots, Needs: needs, Spec: p})
+		models = append(models, pool.Model{Name: m.Name, Slots: m.Slots, Needs: needs, Adapters: m.Adapters, Spec: p})
 	}
 	return models, nil
 }

@@ -6,8 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -27,6 +30,7 @@ models:
     command: [node, %s, "{port}"]
     endpoints: [chat, responses, messages, rerank, score, classify, moderations, transcriptions, speech, images, tokenize, detokenize]
     replicas: {min: 1, max: 1}
+    adapters: [fr, de]
 `, filepath.Join(dir, "engine.mjs")))
 	s := start(t, t.TempDir(), nil, "--config", conf)
 	defer s.stop(t)
@@ -78,5 +82,37 @@ models:
 		if got[name] != want {
 			t.Errorf("%s: %s\nwant %s", name, got[name], want)
 		}
+	}
+	adapters(t, s)
+}
+
+// adapters asks for one that the engine lists, by name and alias, and for one
+// that it does not.
+func adapters(t *testing.T, s *instance) {
+	t.Helper()
+	for _, tt := range []struct {
+		model, want string // in the answer
+		status      int
+	}{
+		{"stub:fr", `"model":"fr"`, 200},
+		{"alias-of-stub:fr", `"model":"fr"`, 200},
+		{"stub", `"model":"stub"`, 200},
+		{"stub:de", "no_replica", 503},
+		{"stub:xx", "model_not_found", 404},
+	} {
+		resp, err := http.Post(s.url+"/v1/moderations", "application/json", strings.NewReader(`{"input":"x","model":"`+tt.model+`"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		said := string(body) + resp.Header.Get("X-Aloft-Reason")
+		if resp.StatusCode != tt.status || !strings.Contains(said, tt.want) {
+			t.Errorf("%s: %d %s %v, want %d %s", tt.model, resp.StatusCode, body, resp.Header, tt.status, tt.want)
+		}
+	}
+	var list struct{ Data []struct{ ID, Parent, State string } }
+	if err := s.get("/v1/models", &list); err != nil || fmt.Sprint(list.Data) != "[{stub  ready} {stub:fr stub ready} {stub:de stub missing}]" {
+		t.Errorf("listed %v, %v", list.Data, err)
 	}
 }

@@ -97,7 +97,7 @@ routes['/v2/rerank'] = routes['/rerank'] = routes['/v1/rerank'];
 routes['/score'] = routes['/v1/score'];
 
 createServer((req, res) => {
-  if (req.method === 'GET') return json(res, 200, req.url === '/v1/models' ? { object: 'list', data: [{ id: 'stub', object: 'model' }] } : {});
+  if (req.method === 'GET') return json(res, 200, req.url === '/v1/models' ? { object: 'list', data: [{ id: 'stub', object: 'model' }, { id: 'fr', object: 'model', parent: 'stub' }] } : {});
   const parts = [];
   req.on('data', (p) => parts.push(p)).on('end', () => {
     const raw = Buffer.concat(parts), play = routes[req.url];
