@@ -116,7 +116,7 @@ func TestStorm(t *testing.T) {
 				var rs []Replica
 				for i := range 1 + roll(4) {
 					id := fmt.Sprint("r", (n+i)%6)
-					rs = append(rs, Replica{ID: id, Backend: newEngine(), Slots: 1 + roll(2), Shape: fmt.Sprint("s", i%2), Index: i, Offline: i == 3})
+					rs = append(rs, Replica{ID: id, Backend: newEngine(), Slots: 1 + roll(2), Shape: fmt.Sprint("s", i%2), Index: i, Offline: i == 3, Adapters: []string{"lora"}[:i%2]})
 				}
 				if roll(8) == 0 {
 					rs = nil
@@ -144,6 +144,13 @@ func TestStorm(t *testing.T) {
 					r := embedding(texts...)
 					r.Class, r.Tenant, r.MergeKey = backends.Class(roll(3)), fmt.Sprint(i%5), fmt.Sprint(roll(2))
 					r.Base64 = roll(2) == 0
+					if roll(5) == 0 {
+						r.Place.Adapter = "lora"
+					}
+					raw := roll(6) == 0
+					if raw { // not merged: a call of its own
+						r.Endpoint, r.Base64 = backends.Tokenize, false
+					}
 					ctx, cancel := context.WithCancelCause(t.Context())
 					if roll(5) == 0 {
 						time.AfterFunc(time.Duration(roll(100))*time.Millisecond, func() { cancel(errLeft) })
@@ -161,10 +168,10 @@ func TestStorm(t *testing.T) {
 						refused.Add(1)
 					case answer.Status == 422 && isBad:
 						bad.Add(1)
-					case isBad:
+					case isBad && !raw:
 						t.Errorf("caller %d request %d: bad text got status %d; replay with -seed=%d", i, n, answer.Status, *seed)
 					default:
-						if err := check(answer, r.Base64, texts...); err != nil {
+						if err := check(answer, r.Base64, texts...); err != nil && !(raw && strings.HasPrefix(err.Error(), "0 rows")) { // relayed as the engine gave it
 							t.Errorf("caller %d request %d: %v; replay with -seed=%d", i, n, err, *seed)
 						}
 						got.Add(1)
