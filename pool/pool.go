@@ -178,8 +178,21 @@ func (p *Pool) Start(model string, slice gpu.Slice, job string) (string, error) 
 // Sleep drains a ready replica and puts it to sleep; it keeps its slice.
 func (p *Pool) Sleep(id string) error { return p.step(id, (*loop).sleep, Ready) }
 
-// Wake brings a sleeping replica back to ready.
-func (p *Pool) Wake(id string) error { return p.step(id, (*loop).wake, Sleeping) }
+// Wake brings a sleeping replica back to ready. The one that used its slice
+// meanwhile must have gone.
+func (p *Pool) Wake(id string) error {
+	return p.do(func(l *loop) error {
+		r, err := l.find(id, Sleeping)
+		if err != nil {
+			return err
+		}
+		if other := l.awake(r.info.Slice.ID); other != nil {
+			return fmt.Errorf("wake replica %s on %s: replica %s is %s there", id, r.info.Slice.ID, other.info.ID, other.info.State)
+		}
+		l.wake(r)
+		return nil
+	})
+}
 
 // Stop drains a replica, ends its engine and forgets it.
 func (p *Pool) Stop(id string) error {
@@ -217,16 +230,24 @@ func (p *Pool) Close(ctx context.Context) error {
 
 func (p *Pool) step(id string, f func(*loop, *replica), from ...State) error {
 	return p.do(func(l *loop) error {
-		r := l.replicas[id]
-		if r == nil {
-			return fmt.Errorf("replica %s: no such replica", id)
+		r, err := l.find(id, from...)
+		if err == nil {
+			f(l, r)
 		}
-		if !slices.Contains(from, r.info.State) {
-			return fmt.Errorf("replica %s is %s, want one of %v", id, r.info.State, from)
-		}
-		f(l, r)
-		return nil
+		return err
 	})
+}
+
+// find is the replica of that id, which must be in one of these states.
+func (l *loop) find(id string, from ...State) (*replica, error) {
+	r := l.replicas[id]
+	if r == nil {
+		return nil, fmt.Errorf("replica %s: no such replica", id)
+	}
+	if !slices.Contains(from, r.info.State) {
+		return nil, fmt.Errorf("replica %s is %s, want one of %v", id, r.info.State, from)
+	}
+	return r, nil
 }
 
 // do runs f on the loop's goroutine and returns what it returned.
