@@ -2,6 +2,7 @@ package pool_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,7 @@ import (
 	"aloft/backends"
 	"aloft/backends/openaihttp"
 	"aloft/batcher"
+	"aloft/gateway"
 	"aloft/gpu"
 	"aloft/pool"
 )
@@ -85,7 +87,8 @@ type engineState struct {
 func engineMain(l ledger, model, script string) int {
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
-	lock, err := os.Create(l.path("lock " + model + strings.ReplaceAll(os.Getenv("ALOFT_SLICE"), "/", "-")))
+	// A changed model's new engine starts beside the old one; two of one kind never run.
+	lock, err := os.Create(l.path(strings.ReplaceAll(fmt.Sprint("lock ", model, " ", script, " ", os.Getenv("ALOFT_SLICE")), "/", "-")))
 	if err == nil {
 		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
@@ -538,4 +541,149 @@ func TestF11StopAndReloadUnderLoad(t *testing.T) {
 	close(done)
 	clients.Wait()
 	t.Logf("%d requests answered over %d stops, %d refused after the model had gone", answered.Load(), steps, refused.Load())
+}
+
+// F12: an engine that ignores SIGTERM is killed when its grace is over.
+func TestF12DeafEngineIsKilled(t *testing.T) {
+	const grace = 300 * time.Millisecond
+	l := ledger(t.TempDir())
+	p := newPlant(t, l, pool.Options{Models: []pool.Model{l.model("m", deaf, 1)}, StopGrace: grace}, stuck)
+	id := p.start("m", onSlice(0))
+	p.reach(id, pool.Ready)
+	began := time.Now()
+	p.must(p.Stop(id))
+	p.reach(id, pool.Stopped)
+	if took := time.Since(began); took < grace || took > grace+5*time.Second {
+		t.Errorf("stopped after %v, want its grace of %v and little more", took, grace)
+	}
+	p.reach(p.start("m", onSlice(0)), pool.Ready) // the slice is free, and the first process gone
+}
+
+// F12: while a load fails and its replica waits for the next try, waiters are
+// told 503 and when to come back; then it works by itself.
+func TestF12FirstLoadFails(t *testing.T) {
+	l := ledger(t.TempDir())
+	p := newPlant(t, l, pool.Options{Models: []pool.Model{l.model("m", firstFails, 1)}, BackoffMin: time.Second}, 100*time.Millisecond)
+	url := p.edge()
+	post := func() *http.Response {
+		t.Helper()
+		res, err := http.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		return res
+	}
+	id := p.start("m", onSlice(0))
+	if r := p.reach(id, pool.Failed); !strings.Contains(r.Error, "cannot load the model") {
+		t.Errorf("failed with %q, want the engine's last words", r.Error)
+	}
+	res := post()
+	if after, _ := strconv.Atoi(res.Header.Get("Retry-After")); res.StatusCode != 503 || after < 1 || res.Header.Get("X-Aloft-Reason") != "no_replica" {
+		t.Errorf("while it is down: %d, Retry-After %q, reason %q", res.StatusCode, res.Header.Get("Retry-After"), res.Header.Get("X-Aloft-Reason"))
+	}
+	if r := p.reach(id, pool.Ready); r.Restarts != 1 {
+		t.Errorf("ready after %d restarts, want 1", r.Restarts)
+	}
+	if res := post(); res.StatusCode != 200 {
+		t.Errorf("after it came up: %d", res.StatusCode)
+	}
+}
+
+// edge serves the plant's models over HTTP.
+func (p *plant) edge() string {
+	p.t.Helper()
+	s, err := gateway.New(gateway.Options{}, gateway.Deps{Catalog: catalog{}, Submitter: p.batchers["m"], Observer: nobody{}}, slog.New(slog.DiscardHandler))
+	p.must(err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	p.must(err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, ln) }()
+	p.t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			p.t.Errorf("serve: %v", err)
+		}
+	})
+	return "http://" + ln.Addr().String()
+}
+
+type nobody struct{}
+
+func (nobody) Observe(gateway.Outcome) {}
+
+type catalog struct{}
+
+func (catalog) Models() []gateway.Model {
+	return []gateway.Model{{Name: "m", EngineModel: "m", Endpoints: []backends.Endpoint{backends.Chat}, Created: time.Unix(1700000000, 0), Usable: true}}
+}
+func (c catalog) Lookup(name string) (gateway.Model, bool) { return c.Models()[0], name == "m" }
+
+// F12: what a crashed or stopped engine held comes back late; the next start on
+// the slice waits for that and then works.
+func TestF12MemoryComesBackLate(t *testing.T) {
+	const late = 700 * time.Millisecond
+	l := ledger(t.TempDir())
+	mem := &memory{ledger: l, total: engineBytes * 3 / 2, late: late, dead: map[string]time.Time{}}
+	m := l.model("m", "", 1)
+	m.Bytes = engineBytes
+	p := newPlant(t, l, pool.Options{Models: []pool.Model{m}, Free: mem.free, Launcher: measured{}}, stuck)
+	id := p.start("m", onSlice(0))
+	p.reach(id, pool.Ready)
+	began := time.Now()
+	mem.crash()
+	p.reach(id, pool.Failed)
+	if !p.ask("m", 1) { // waits for the restart
+		t.Error("a request that waited for the restart was refused")
+	}
+	if took := time.Since(began); took < late {
+		t.Errorf("back %v after the crash, its memory was back after %v", took, late)
+	}
+	p.reach(id, pool.Ready)
+	p.must(p.Stop(id))
+	p.reach(id, pool.Stopped)
+	began = time.Now()
+	p.reach(p.start("m", onSlice(0)), pool.Ready)
+	if took := time.Since(began); took < late/2 { // it was counted from the process's end, a little before
+		t.Errorf("ready %v after the stop, its memory was back after %v", took, late)
+	}
+}
+
+// F12: an engine answers sleep with 200 and holds its memory. Whoever is to
+// start on the slice fails in time and says why; the sleeper can still wake.
+func TestF12SleeperHoldsItsMemory(t *testing.T) {
+	for _, c := range []struct {
+		script string
+		want   pool.State
+		reason string
+	}{
+		{"", pool.Ready, ""},
+		{greedy, pool.Failed, "slice g0/s0 has 500 bytes free, n needs 1000: waited"},
+	} {
+		t.Run(cmp.Or(c.script, "sleeps well"), func(t *testing.T) {
+			l := ledger(t.TempDir())
+			mem := &memory{ledger: l, total: engineBytes * 3 / 2, dead: map[string]time.Time{}}
+			m, n := l.model("m", c.script, 1), l.model("n", "", 1)
+			m.Bytes, n.Bytes = engineBytes, engineBytes
+			p := newPlant(t, l, pool.Options{Models: []pool.Model{m, n}, Free: mem.free, Launcher: measured{}, StartTimeout: 4 * time.Second}, stuck)
+			sleeper := p.start("m", onSlice(0))
+			p.reach(sleeper, pool.Ready)
+			p.must(p.Sleep(sleeper))
+			p.reach(sleeper, pool.Sleeping)
+			guest, err := p.Start("n", onSlice(0), "job_1")
+			p.must(err)
+			if r := p.reach(guest, c.want); !strings.Contains(r.Error, c.reason) {
+				t.Errorf("guest is %s: %q, want %q", r.State, r.Error, c.reason)
+			}
+			p.must(p.Stop(guest))
+			p.reach(guest, pool.Stopped)
+			p.must(p.Wake(sleeper))
+			p.reach(sleeper, pool.Ready)
+			if !p.ask("m", 1) {
+				t.Error("the sleeper woke and does not serve")
+			}
+		})
+	}
 }
