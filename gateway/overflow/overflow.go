@@ -176,7 +176,14 @@ func (o *Overflow) away(ctx context.Context, route *Route, r *backends.Request) 
 	o.Missed(r)
 	reply.Timing.Route = backends.RouteOverflow
 	reply.Timing.Queue = start.Sub(r.Arrival)
-	reply.Body = &body{ReadCloser: reply.Body, end: sync.OnceFunc(func() { route.release(dollars) })}
+	b := &body{ReadCloser: reply.Body, end: sync.OnceFunc(func() { route.release(dollars) })}
+	reply.Body = b
+	if events, ok := b.ReadCloser.(backends.EventReader); ok {
+		reply.Body = struct {
+			*body
+			backends.EventReader
+		}{b, events}
+	}
 	return reply, true
 }
 
@@ -208,6 +215,14 @@ func (r *Route) call(req *backends.Request) (*backends.Call, error) {
 type body struct {
 	io.ReadCloser
 	end func()
+}
+
+// Len implements backends.Sized.
+func (b *body) Len() int {
+	if sized, ok := b.ReadCloser.(backends.Sized); ok {
+		return sized.Len()
+	}
+	return -1
 }
 
 // Close implements io.Closer.
