@@ -19,7 +19,7 @@ import (
 type batchSubmitCmd struct {
 	remote
 	File     string `arg:"" type:"existingfile" help:"JSONL file: one {custom_id, method, url, body} a line."`
-	Endpoint string `help:"Route of every row." default:"/v1/embeddings" enum:"/v1/embeddings,/v1/chat/completions,/v1/completions"`
+	Endpoint string `help:"Route of every row." default:"/v1/embeddings" enum:"/v1/embeddings,/v1/chat/completions,/v1/completions,/v1/responses"`
 	Window   string `help:"Completion window." default:"24h"`
 	Wait     bool   `help:"Wait for the batch to end."`
 }
