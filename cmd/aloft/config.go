@@ -76,6 +76,7 @@ type ModelConfig struct {
 	Replicas  ReplicasConfig    `yaml:"replicas"`
 	Slots     int               `yaml:"slots"`
 	Context   int               `yaml:"context"`
+	Memory    int64             `yaml:"memory"` // bytes that an engine needs free on its slice before it starts; 0 = it just starts
 	Target    time.Duration     `yaml:"target"`
 	Batch     BatchConfig       `yaml:"batch"`
 	Law       LawConfig         `yaml:"law"`      // engine synthetic
@@ -411,8 +412,8 @@ func (m *ModelConfig) validate(path string) error {
 	if r.Min < 0 || r.Max < r.Min {
 		return at(path+".replicas", "min %d, max %d, want 0 <= min <= max", r.Min, r.Max)
 	}
-	if m.Slots < 1 || m.Context < 0 || m.Target < 0 {
-		return at(path, "slots must be at least 1; context and target must not be negative")
+	if m.Slots < 1 || m.Context < 0 || m.Memory < 0 || m.Target < 0 {
+		return at(path, "slots must be at least 1; context, memory and target must not be negative")
 	}
 	if m.Law.Alpha < 0 || m.Law.Beta < 0 {
 		return at(path+".law", "alpha %v, beta %v, want none negative", m.Law.Alpha, m.Law.Beta)

@@ -20,6 +20,7 @@ import (
 	"aloft/backends/serve"
 	"aloft/backends/synthetic"
 	"aloft/backends/synthetic/law"
+	"aloft/gpu"
 	"aloft/gpu/simulated"
 	"aloft/pool"
 )
@@ -38,7 +39,7 @@ func (s *server) engines(c *Config) ([]pool.Model, error) {
 			return nil, at(fmt.Sprintf("models[%d]", i), "%w", err)
 		}
 		needs, _ := s.shape(m.Shape) // checked by nextSet
-		models = append(models, pool.Model{Name: m.Name, Slots: m.Slots, Needs: needs, Adapters: m.Adapters, Spec: p})
+		models = append(models, pool.Model{Name: m.Name, Slots: m.Slots, Needs: needs, Adapters: m.Adapters, Bytes: m.Memory, Spec: p})
 	}
 	return models, nil
 }
@@ -57,6 +58,21 @@ func niceOf(l pool.Launch) int {
 		return simulated.NiceForJob(l.Slice.Shape)
 	}
 	return simulated.NiceFor(l.Slice.Shape)
+}
+
+// freeTime bounds one look at a slice's memory.
+const freeTime = time.Second
+
+// free measures a slice's free memory; false where nobody can: a simulated GPU
+// has none, and a driver that does not answer must not stop a start.
+func (s *server) free(slice gpu.Slice) (int64, bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), freeTime)
+	defer cancel()
+	u, err := s.inventory.Usage(ctx, slice.ID)
+	if err != nil {
+		return 0, false
+	}
+	return u.Free()
 }
 
 func (s *server) profile(self string, c *Config, m ModelConfig) (pool.Profile, error) {

@@ -111,7 +111,9 @@ func adapters(t *testing.T, s *instance) {
 			t.Errorf("%s: %d %s %v, want %d %s", tt.model, resp.StatusCode, body, resp.Header, tt.status, tt.want)
 		}
 	}
-	var list struct{ Data []struct{ ID, Parent, State string } }
+	var list struct {
+		Data []struct{ ID, Parent, State string }
+	}
 	if err := s.get("/v1/models", &list); err != nil || fmt.Sprint(list.Data) != "[{stub  ready} {stub:fr stub ready} {stub:de stub missing}]" {
 		t.Errorf("listed %v, %v", list.Data, err)
 	}
