@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -109,10 +110,11 @@ func (x *exchange) send() error {
 	}
 	x.once = h.close || err != nil
 	x.settle(&h)
+	coding := string(h.coding) // begin may give away the buffer that it lies in
 	if err := f.begin(&h, ahead); err != nil {
 		return err
 	}
-	return x.decoder(h.coding)
+	return x.decoder(coding)
 }
 
 // head reads the reply's head, past interim ones, and returns what came after it.
@@ -164,11 +166,11 @@ func (x *exchange) settle(h *head) {
 }
 
 // decoder opens the body for reading.
-func (x *exchange) decoder(coding []byte) error {
+func (x *exchange) decoder(coding string) error {
 	var r io.Reader = &x.frame
 	switch {
-	case coding == nil || x.frame.size() == 0:
-	case is(coding, "gzip") || is(coding, "x-gzip"):
+	case coding == "" || x.frame.size() == 0:
+	case strings.EqualFold(coding, "gzip") || strings.EqualFold(coding, "x-gzip"):
 		x.zipped = &unzip{from: &x.frame}
 		r = x.zipped
 	default:
