@@ -81,9 +81,11 @@ func (r *Route) Spent(now time.Time) Spent {
 	return Spent{r.month, r.spent}
 }
 
-// turn begins a new month; calls under way are paid from the new one.
+// turn begins a new month; calls under way are paid from the new one. A clock
+// that steps back over the month's edge changes nothing: the budget must not
+// start anew.
 func (r *Route) turn(now time.Time) {
-	if m := now.UTC().Format("2006-01"); m != r.month {
+	if m := now.UTC().Format("2006-01"); m > r.month {
 		r.month, r.spent = m, 0
 	}
 }
@@ -92,7 +94,7 @@ func (r *Route) price(prompt, completion int) float64 {
 	return (float64(prompt)*r.opt.Input + float64(completion)*r.opt.Output) / 1e6
 }
 
-// reserve takes a call's most probable cost out of the budget, or refuses.
+// reserve takes the most that a call is taken to cost out of the budget, or refuses.
 func (r *Route) reserve(now time.Time, dollars float64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

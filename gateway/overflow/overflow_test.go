@@ -224,6 +224,9 @@ func TestOverflowBudget(t *testing.T) {
 	if !w.route.reserve(now.Add(2*time.Minute), 0.0002) {
 		t.Error("a new month has begun, yet the call was refused")
 	}
+	if got := w.route.Spent(now); got.Month != "2026-12" { // the clock stepped back
+		t.Errorf("%+v: a month began anew", got)
+	}
 }
 
 func TestOptionsValidate(t *testing.T) {
