@@ -69,7 +69,7 @@ func TestAllocations(t *testing.T) {
 			whole := measure(t, tt.path, tt.body, s.http.Handler)
 			own := measure(t, tt.path, tt.body, func() fasthttp.RequestHandler {
 				s, _ := New(Options{}, Deps{Catalog: testModels(), Keys: settled{keys}, Submitter: script(func(context.Context, *backends.Request) (*backends.Reply, error) {
-					return m.Do(nil, nil)
+					return m.Do(context.Background(), nil)
 				})}, slog.New(slog.DiscardHandler))
 				return s.http.Handler
 			}())

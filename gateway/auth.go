@@ -43,8 +43,6 @@ func (s *Server) authenticate(x *exchange, need role) error {
 		return nil
 	case !ok || len(secret) == 0:
 		return errNoKey
-	case g == nil: // no keys yet
-		return nil
 	case need == admin && !g.Admin:
 		return errUserKey
 	case need == user && g.Admin:

@@ -278,5 +278,3 @@ func refusal() []byte {
 	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"+
 		"Retry-After: 1\r\nRetry-After-Ms: 1000\r\nX-Aloft-Reason: %s\r\nConnection: close\r\n\r\n%s", len(body), reasonConns, body)
 }
-
-const reasonConns = "too_many_connections"

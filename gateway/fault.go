@@ -31,12 +31,13 @@ const (
 	reasonRateLimit    = "rate_limit"  // of the key, per minute or in parallel
 	reasonBudget       = "budget"      // the key's tokens of this month
 	reasonNotAllowed   = "not_allowed" // the key may not do this
+	reasonConns        = "too_many_connections"
 )
 
 var reasons = []string{
 	reasonQueueFull, reasonQueueTimeout, reasonNoReplica, reasonLoading, reasonDraining, reasonConnect,
 	reasonSilent, reasonBadReply, reasonEngine, reasonTooSlow, reasonClientGone, reasonBadRequest, reasonInternal,
-	reasonRateLimit, reasonBudget, reasonNotAllowed,
+	reasonRateLimit, reasonBudget, reasonNotAllowed, reasonConns,
 }
 
 // statusClientGone is nginx's status for a client that left before the answer.

@@ -35,7 +35,6 @@ type stream struct {
 	finished bool  // a finish_reason was seen
 	over     error // what next says from now on; nil = go on
 	chunks   int   // events with content
-	rest     []byte
 
 	mu      sync.Mutex // guards what the heartbeat shares with WriteTo
 	w       io.Writer  // nil: not writing
@@ -314,18 +313,8 @@ func (b *stream) WriteTo(w io.Writer) (n int64, err error) {
 // SupportsBodyWriteTo makes fasthttp use WriteTo.
 func (b *stream) SupportsBodyWriteTo() bool { return true }
 
-// Read is WriteTo for whoever insists on it; heartbeats are left out.
-func (b *stream) Read(p []byte) (int, error) {
-	if len(b.rest) == 0 {
-		var err error
-		if b.rest, err = b.next(); err != nil {
-			return 0, err
-		}
-	}
-	n := copy(p, b.rest)
-	b.rest = b.rest[n:]
-	return n, nil
-}
+// Read makes it the io.Reader that a body has to be.
+func (b *stream) Read([]byte) (int, error) { panic("BUG: a stream of events writes itself") }
 
 // send writes one event. One that is followed at once waits for that: by the
 // next event, or by the end of the reply.
