@@ -41,7 +41,7 @@ func (c *closing) Close() error {
 
 // hedged runs warm calls of 10 to 12 ms on a, then one that hangs there, and returns
 // what that one's caller got.
-func hedged(t *testing.T, o Options, second func(ctx context.Context) error, after time.Duration) (*backends.Reply, error, Signals) {
+func hedged(t *testing.T, o Options, second func(ctx context.Context) error, after time.Duration) (*backends.Reply, Signals, error) {
 	var open atomic.Int64
 	var slow atomic.Bool
 	var calls atomic.Int64
@@ -93,7 +93,7 @@ func hedged(t *testing.T, o Options, second func(ctx context.Context) error, aft
 	if open.Load() != 0 || s.BusySlots != 0 || len(b.core.flying) != 0 || len(b.seconds) != 0 || len(b.core.hedges.waiting) != 0 {
 		t.Errorf("left over: %d bodies, %d slots, %d calls", open.Load(), s.BusySlots, len(b.core.flying))
 	}
-	return got, err, s
+	return got, s, err
 }
 
 func TestHedge(t *testing.T) {
@@ -125,7 +125,7 @@ func TestHedge(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			begin := time.Now()
-			got, err, s := hedged(t, Options{Model: "m", Hedge: tc.hedge}, tc.second, tc.after)
+			got, s, err := hedged(t, Options{Model: "m", Hedge: tc.hedge}, tc.second, tc.after)
 			if err != nil {
 				t.Fatalf("%s: %v", tc.name, err)
 			}
