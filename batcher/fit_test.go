@@ -174,28 +174,6 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-func TestApportion(t *testing.T) {
-	for _, tc := range []struct {
-		total int
-		own   []int
-		want  string
-	}{
-		{-1, []int{3, 4}, "[3 4]"},
-		{7, []int{3, 4}, "[3 4]"},
-		{14, []int{3, 4}, "[6 8]"},
-		{10, []int{1, 1, 1}, "[3 3 4]"},
-		{0, []int{5}, "[0]"},
-	} {
-		var segs []Seg
-		for _, n := range tc.own {
-			segs = append(segs, Seg{Tokens: n})
-		}
-		if got := fmt.Sprint(apportion(nil, tc.total, segs)); got != tc.want {
-			t.Errorf("%d over %v: %s, want %s", tc.total, tc.own, got, tc.want)
-		}
-	}
-}
-
 func TestSignals(t *testing.T) {
 	o := Options{Model: "m", Merge: true, Target: ms(100), MinSamples: 2, Window: time.Second}
 	c := NewCore(o)

@@ -8,9 +8,6 @@ import (
 	"io"
 	"sync"
 	"time"
-	"unsafe"
-
-	"github.com/tidwall/gjson"
 
 	"aloft/backends"
 	"aloft/backends/openai"
@@ -51,12 +48,6 @@ type worker struct {
 func (w *worker) limited(r io.Reader) io.Reader {
 	w.limit = io.LimitedReader{R: r, N: maxReply + 1}
 	return &w.limit
-}
-
-// model is what the engine calls the model: the body's "model", aliasing it; a
-// request's bytes never change.
-func model(body []byte) string {
-	return gjson.Get(unsafe.String(unsafe.SliceData(body), len(body)), "model").Str
 }
 
 func (b *Batcher) work(w *worker) {
@@ -126,7 +117,7 @@ func (b *Batcher) embed(w *worker, batch *Batch, text *bytes.Buffer) (a answer, 
 	}
 	*call = backends.Call{
 		Path: w.reqs[0].Path, ID: w.reqs[0].ID,
-		Body: openai.AppendMergedEmbeddings(make([]byte, 0, size+64), model(w.reqs[0].Body), w.reqs),
+		Body: openai.AppendMergedEmbeddings(make([]byte, 0, size+64), w.reqs),
 	}
 	if call.Path == "" {
 		call.Path = w.reqs[0].Endpoint.Path()
@@ -171,14 +162,17 @@ type answer struct {
 func (b *Batcher) split(w *worker, a answer) (all bool) {
 	all = true
 	batch, rows := a.batch, a.rows
-	w.shares = apportion(w.shares[:0], a.prompt, w.segs)
-	counts := w.shares
+	w.shares = w.shares[:0]
+	for _, s := range w.segs {
+		w.shares = append(w.shares, s.Tokens)
+	}
+	openai.Apportion(w.shares, a.prompt)
 	for i, s := range w.segs {
 		t := s.Work.Load.(*ticket)
 		n := s.To - s.From
 		copy(t.rows[s.From:s.To], rows[:n])
 		rows = rows[n:]
-		tokens := t.prompt.Add(int64(counts[i]))
+		tokens := t.prompt.Add(int64(w.shares[i]))
 		if t.missing.Add(int64(-n)) > 0 {
 			all = false
 			continue
@@ -201,26 +195,6 @@ func (b *Batcher) split(w *worker, a answer) (all bool) {
 		t.end(&t.reply, nil)
 	}
 	return all
-}
-
-// apportion divides the engine's token count over the segments in proportion to
-// our own counts, so that the shares sum to it; without a count (-1) our own
-// stand.
-func apportion(shares []int, total int, segs []Seg) []int {
-	sum := 0
-	for _, s := range segs {
-		sum += s.Tokens
-	}
-	before, given := 0, 0
-	for i, s := range segs {
-		shares = append(shares, s.Tokens)
-		if total >= 0 {
-			before += s.Tokens
-			shares[i] = int(int64(total)*int64(before)/int64(sum)) - given
-			given += shares[i]
-		}
-	}
-	return shares
 }
 
 // broken logs a call that an engine failed: a retry elsewhere hides it from the

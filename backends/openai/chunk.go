@@ -13,10 +13,10 @@ type Chunk struct {
 	PromptTokens, CompletionTokens int
 }
 
-// ScanChunk reads the facts of a payload. What is not a chunk gives the zero
+// scanChunk reads the facts of a payload. What is not a chunk gives the zero
 // Chunk. It does not validate: it runs once per token, and a relay passes the
 // bytes on either way.
-func ScanChunk(data []byte) (c Chunk) {
+func scanChunk(data []byte) (c Chunk) {
 	w := walk{data: data}
 	if !w.enter('{') {
 		return c

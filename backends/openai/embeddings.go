@@ -13,13 +13,12 @@ import (
 )
 
 // AppendMergedEmbeddings appends one request over the rows of all reqs, in
-// order. Their MergeKeys must agree. Options and encoding are those of reqs[0]:
-// callers of one moment mostly use the same SDK, so mostly nothing needs
-// converting; "user" stays behind, since the rows are not all that user's.
-func AppendMergedEmbeddings(dst []byte, model string, reqs []*backends.Request) []byte {
-	dst = append(dst, `{"model":`...)
-	dst = gjson.AppendJSONString(dst, model)
-	dst = append(dst, `,"input":[`...)
+// order, of which there is one at least. Their MergeKeys must agree. Model, options
+// and encoding are those of reqs[0]: callers of one moment mostly use the same SDK,
+// so mostly nothing needs converting; "user" stays behind, since the rows are not
+// all that user's.
+func AppendMergedEmbeddings(dst []byte, reqs []*backends.Request) []byte {
+	dst = append(dst, `{"input":[`...)
 	n := 0
 	for _, req := range reqs {
 		for _, row := range req.Inputs {
@@ -30,16 +29,31 @@ func AppendMergedEmbeddings(dst []byte, model string, reqs []*backends.Request) 
 		}
 	}
 	dst = append(dst, ']')
-	if len(reqs) > 0 {
-		gjson.Parse(alias(reqs[0].Body)).ForEach(func(key, v gjson.Result) bool {
-			if key.Type == gjson.String && (key.Str == "encoding_format" || !perCaller(key.Str)) {
-				dst = append(append(dst, ','), key.Raw...)
-				dst = append(append(dst, ':'), v.Raw...)
-			}
-			return true
-		})
-	}
+	gjson.Parse(alias(reqs[0].Body)).ForEach(func(key, v gjson.Result) bool {
+		if key.Str == "model" || key.Str == "encoding_format" || !perCaller(key.Str) {
+			dst = append(append(dst, ','), key.Raw...)
+			dst = append(append(dst, ':'), v.Raw...)
+		}
+		return true
+	})
 	return append(dst, '}')
+}
+
+// Apportion divides the engine's token count over shares, which are ours, in
+// proportion, so that they sum to it; total < 0 (not said): ours stand.
+func Apportion(shares []int, total int) {
+	sum, before, given := 0, 0, 0
+	for _, n := range shares {
+		sum += n
+	}
+	if total < 0 || sum == 0 {
+		return
+	}
+	for i, n := range shares {
+		before += n
+		shares[i] = int(int64(total)*int64(before)/int64(sum)) - given
+		given += shares[i]
+	}
 }
 
 // SplitEmbeddings returns the raw embedding of each row (an array of numbers or

@@ -3,7 +3,9 @@ package openai
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,12 +20,12 @@ func TestMergedEmbeddings(t *testing.T) {
 		}
 		return &backends.Request{Body: []byte(body), Inputs: s.Inputs, MergeKey: s.MergeKey}
 	}
-	got := string(AppendMergedEmbeddings(nil, "e", []*backends.Request{
+	got := string(AppendMergedEmbeddings(nil, []*backends.Request{
 		req(`{"model":"x","input":["a", "b"],"user":"u","dimensions":8,"encoding_format":"base64"}`),
 		req(`{"input":"c","model":"x","dimensions":8}`),
 		req(`{"input":[1,2],"model":"x","dimensions":8}`),
 	}))
-	want := `{"model":"e","input":["a","b","c",[1,2]],"dimensions":8,"encoding_format":"base64"}`
+	want := `{"input":["a","b","c",[1,2]],"model":"x","dimensions":8,"encoding_format":"base64"}`
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -137,5 +139,25 @@ func BenchmarkAppendEmbeddingsToBase64(b *testing.B) {
 	var dst []byte
 	for b.Loop() {
 		dst, _ = AppendEmbeddings(dst[:0], [][]byte{row}, EmbeddingsReply{"m", 1, true})
+	}
+}
+
+func TestApportion(t *testing.T) {
+	for _, tc := range []struct {
+		total int
+		own   []int
+		want  string
+	}{
+		{-1, []int{3, 4}, "[3 4]"},
+		{7, []int{3, 4}, "[3 4]"},
+		{14, []int{3, 4}, "[6 8]"},
+		{10, []int{1, 1, 1}, "[3 3 4]"},
+		{0, []int{5}, "[0]"},
+		{5, []int{0, 0}, "[0 0]"},
+	} {
+		got := slices.Clone(tc.own)
+		if Apportion(got, tc.total); fmt.Sprint(got) != tc.want {
+			t.Errorf("%d over %v: %v, want %s", tc.total, tc.own, got, tc.want)
+		}
 	}
 }

@@ -19,7 +19,7 @@ func ScanEvent(e backends.Endpoint, event []byte) (c Chunk) {
 	case IsDone(data):
 		return Chunk{Last: true}
 	}
-	c = ScanChunk(data)
+	c = scanChunk(data)
 	if e != backends.Chat && e != backends.Completions && !c.Failed {
 		// Audio and images: any event carries some, or the usage at the end.
 		u, _ := ScanUsage(data)

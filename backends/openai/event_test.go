@@ -57,7 +57,7 @@ func TestPrefixHashes(t *testing.T) {
 	long := make([]byte, 40_000)
 	a := PrefixHashes(nil, [][]byte{long})
 	b := PrefixHashes(nil, [][]byte{long[:300], long[:39_700]})
-	if len(a) != PrefixBlocks || len(b) != PrefixBlocks || a[0] != b[0] || a[1] == b[1] {
+	if len(a) != prefixBlocks || len(b) != prefixBlocks || a[0] != b[0] || a[1] == b[1] {
 		t.Errorf("%d and %d hashes: %x, %x", len(a), len(b), a[:2], b[:2])
 	}
 	text := [][]byte{long}

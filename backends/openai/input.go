@@ -21,8 +21,8 @@ func (s *scanner) input() *Error {
 	if err != nil {
 		return err
 	}
-	if len(rows) > MaxInputs {
-		return Invalid("input", CodeValue, "'input' has %d rows, at most %d are allowed", len(rows), MaxInputs)
+	if len(rows) > maxInputs {
+		return Invalid("input", CodeValue, "'input' has %d rows, at most %d are allowed", len(rows), maxInputs)
 	}
 	if form == oneText || form == texts {
 		for i, row := range rows {

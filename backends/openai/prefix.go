@@ -7,19 +7,19 @@ import "github.com/cespare/xxhash/v2"
 // what an engine reuses as a whole. 64 blocks are the first 16 KiB, which hold
 // the system prompt and tools that chats share; what comes after is their own.
 const (
-	PrefixBlock  = 256 // bytes
-	PrefixBlocks = 64
+	prefixBlock  = 256 // bytes
+	prefixBlocks = 64
 )
 
 // PrefixHashes appends a hash for each whole leading block of the prompt, at
-// most PrefixBlocks: the n-th is that of everything up to the n-th block's end,
+// most prefixBlocks: the n-th is that of everything up to the n-th block's end,
 // so two prompts share their first n blocks exactly when their n-th hashes
 // agree. text is Scan.Text; where one text ends and the next begins counts. The
 // hashes are the same in every process.
 func PrefixHashes(dst []uint64, text [][]byte) []uint64 {
 	var d xxhash.Digest
 	d.Reset()
-	room, left := PrefixBlock, PrefixBlocks
+	room, left := prefixBlock, prefixBlocks
 	add := func(b []byte) {
 		for len(b) > 0 && left > 0 {
 			n := min(room, len(b))
@@ -27,7 +27,7 @@ func PrefixHashes(dst []uint64, text [][]byte) []uint64 {
 			b = b[n:]
 			if room -= n; room == 0 {
 				dst = append(dst, d.Sum64())
-				room = PrefixBlock
+				room = prefixBlock
 				left--
 			}
 		}

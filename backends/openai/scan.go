@@ -9,8 +9,8 @@ import (
 	"aloft/backends"
 )
 
-// MaxInputs is how many rows one embeddings request may have (OpenAI's limit).
-const MaxInputs = 2048
+// maxInputs is how many rows one embeddings request may have (OpenAI's limit).
+const maxInputs = 2048
 
 // Scan is what routing needs from a request body, found without decoding the rest.
 type Scan struct {

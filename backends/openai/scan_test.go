@@ -285,7 +285,7 @@ func FuzzScanRequest(f *testing.F) {
 		}
 		// A merged call of this request alone must scan to the same rows and key
 		// ([1,2] becomes [[1,2]], the same row).
-		merged := AppendMergedEmbeddings(nil, s.Model, []*backends.Request{{Body: body, Inputs: s.Inputs}})
+		merged := AppendMergedEmbeddings(nil, []*backends.Request{{Body: body, Inputs: s.Inputs}})
 		again, err := ScanRequest(e, merged)
 		if err != nil || again.MergeKey != s.MergeKey || again.Base64 != s.Base64 || !reflect.DeepEqual(again.Inputs, s.Inputs) {
 			t.Fatalf("%q merged to %q, which scans to %+v, %v", body, merged, again, err)

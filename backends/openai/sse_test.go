@@ -94,7 +94,7 @@ func TestScanChunk(t *testing.T) {
 		`{"object":"error","message":"x","code":500}`: {Failed: true},
 		`[DONE]`: {}, ``: {}, `{"choices":[`: {}, `{"choices":7}`: {}, `nonsense`: {},
 	} {
-		if got := ScanChunk([]byte(data)); got != want {
+		if got := scanChunk([]byte(data)); got != want {
 			t.Errorf("%s\ngot  %+v\nwant %+v", data, got, want)
 		}
 	}
@@ -159,8 +159,8 @@ func TestHotPathAllocs(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { buf = AppendEvent(buf[:0], payload) }); n != 0 {
 		t.Errorf("AppendEvent: %v allocations, want 0", n)
 	}
-	if n := testing.AllocsPerRun(100, func() { ScanChunk(payload) }); n != 0 {
-		t.Errorf("ScanChunk: %v allocations, want 0", n)
+	if n := testing.AllocsPerRun(100, func() { scanChunk(payload) }); n != 0 {
+		t.Errorf("scanChunk: %v allocations, want 0", n)
 	}
 	r := &repeat{event: AppendEvent(nil, payload)}
 	e := NewEvents(r, 1<<16)
@@ -204,7 +204,7 @@ func FuzzEvents(f *testing.F) {
 				if !bytes.HasSuffix(ev, []byte("\n\n")) || bytes.Count(ev, []byte("\n\n")) != 1 || ev[0] == ':' || len(ev) > 256 {
 					t.Fatalf("event %q of %q", ev, in)
 				}
-				ScanChunk(Data(ev))
+				scanChunk(Data(ev))
 				out = append(out, ev...)
 			}
 		}
@@ -238,6 +238,6 @@ func BenchmarkScanChunk(b *testing.B) {
 	payload := []byte(`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"word"},"finish_reason":null}]}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		ScanChunk(payload)
+		scanChunk(payload)
 	}
 }

@@ -66,7 +66,7 @@ func FuzzWalk(f *testing.F) {
 			}
 		}
 		for _, scan := range []func(){
-			func() { ScanChunk(data) }, func() { ScanUsage(data) }, func() { responsesEvent(nil, data) }, func() { messagesEvent(nil, data) },
+			func() { scanChunk(data) }, func() { ScanUsage(data) }, func() { responsesEvent(nil, data) }, func() { messagesEvent(nil, data) },
 		} {
 			scan()
 		}

@@ -14,10 +14,10 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-	"github.com/tidwall/gjson"
 
 	"aloft/backends"
 	"aloft/backends/openai"
@@ -106,7 +106,9 @@ func (c *Cache) Submit(ctx context.Context, r *backends.Request) (*backends.Repl
 	if err != nil {
 		return nil, err
 	}
-	c.learn(a, vectors, shares(tokens, ask.InputTokens))
+	shares := slices.Clone(ask.InputTokens)
+	openai.Apportion(shares, tokens)
+	c.learn(a, vectors, shares)
 	if ask == r { // nothing of ours is in it: the answer as it came
 		reply.Body = io.NopCloser(bytes.NewReader(text))
 		return reply, nil
@@ -158,8 +160,7 @@ func (a *answer) rest() *backends.Request {
 			part.Tokens += a.r.InputTokens[i]
 		}
 	}
-	model := gjson.GetBytes(a.r.Body, "model").Str
-	part.Body = openai.AppendMergedEmbeddings(nil, model, []*backends.Request{&part})
+	part.Body = openai.AppendMergedEmbeddings(nil, []*backends.Request{&part})
 	return &part
 }
 
@@ -196,23 +197,4 @@ func (a *answer) reply(r *backends.Reply) (*backends.Reply, error) {
 	r.Status, r.ContentType, r.Body = 200, "application/json", io.NopCloser(bytes.NewReader(text))
 	r.Timing.PromptTokens = tokens
 	return r, nil
-}
-
-// shares divides the engine's count over rows in proportion to ours, so that
-// they sum to it; -1 (not said): ours stand.
-func shares(total int, ours []int) []int {
-	out := make([]int, len(ours))
-	sum, before, given := 0, 0, 0
-	for _, n := range ours {
-		sum += n
-	}
-	for i, n := range ours {
-		out[i] = n
-		if total >= 0 && sum > 0 {
-			before += n
-			out[i] = int(int64(total)*int64(before)/int64(sum)) - given
-			given += out[i]
-		}
-	}
-	return out
 }
