@@ -8,9 +8,9 @@ import (
 	"aloft/backends"
 )
 
-// outlook is what a new standard request has to expect, in seconds: wait + first
-// + token for each of its prompt tokens until the first byte. wait < 0: there is
-// no replica.
+// outlook is what a new standard request has to expect until its first byte, in
+// seconds: wait, a call's fixed time included, and token for each token of its
+// prompt. wait < 0: there is no replica.
 type outlook struct{ wait, token float64 }
 
 // outlook predicts from the fits, the slots and what waits. A free replica means

@@ -74,7 +74,7 @@ func (s *server) secrets() []*watched {
 	again := func(what string, reload func() error) func() {
 		return func() {
 			if err := reload(); err != nil {
-				s.log.Error(what+" not read again", "error", err)
+				s.log.Error("files not read again", "what", what, "error", err)
 			}
 		}
 	}

@@ -95,7 +95,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	if err := writeFile(cert, []byte("no certificate")); err != nil {
 		t.Fatal(err)
 	}
-	if !eventually(patience, func() bool { return strings.Contains(s.err.String(), "certificate not read again") }) {
+	if !eventually(patience, func() bool { return strings.Contains(s.err.String(), "files not read again") }) {
 		t.Errorf("nothing of it in the log:\n%s", s.err.String())
 	}
 	is(2)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -198,4 +197,4 @@ func lock(path string) (unlock func(), err error) {
 }
 
 // hint is enough to tell keys apart, and 24 of 256 bits.
-func hint(secret string) string { return strings.TrimSpace(secret[len(secret)-4:]) }
+func hint(secret string) string { return secret[len(secret)-4:] }
