@@ -250,6 +250,8 @@ func (b *Batcher) abort(batch *Batch) *Batch {
 type statusError struct {
 	status      int
 	contentType string
+	header      backends.Header
+	timing      backends.Timing
 	body        []byte
 }
 
@@ -262,12 +264,12 @@ func failure(err error) (*backends.Reply, error) {
 	if !errors.As(err, &s) {
 		return nil, err
 	}
-	return &backends.Reply{Status: s.status, ContentType: s.contentType, Body: io.NopCloser(bytes.NewReader(s.body))}, nil
+	return &backends.Reply{Status: s.status, ContentType: s.contentType, Header: s.header, Timing: s.timing, Body: io.NopCloser(bytes.NewReader(s.body))}, nil
 }
 
 // refusal reads an engine's error reply, at most 64 KiB of it, and closes it.
-func refusal(reply *backends.Reply) *statusError {
+func refusal(reply *backends.Reply, start time.Time) *statusError {
 	text, _ := io.ReadAll(io.LimitReader(reply.Body, 64<<10)) // what arrived is all there is to say
 	reply.Body.Close()
-	return &statusError{status: reply.Status, contentType: reply.ContentType, body: text}
+	return &statusError{status: reply.Status, contentType: reply.ContentType, header: reply.Header, timing: timing(reply.Timing, time.Since(start)), body: text}
 }

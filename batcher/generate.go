@@ -42,7 +42,9 @@ func (b *Batcher) generate(ctx context.Context, t *ticket, batch *Batch) (*backe
 	if err != nil {
 		err = fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
 	} else if reply.Status != 200 {
-		err = refusal(reply)
+		refused := refusal(reply, start)
+		refused.timing.Queue, refused.timing.Replica = t.queued, batch.Replica.ID
+		err = refused
 	}
 	if err == nil && t.race != nil && !t.race.won(byFirst) {
 		reply.Body.Close()

@@ -122,12 +122,13 @@ func (b *Batcher) embed(w *worker, batch *Batch, text *bytes.Buffer) (a answer, 
 	if call.Path == "" {
 		call.Path = w.reqs[0].Endpoint.Path()
 	}
+	start := time.Now()
 	reply, err := batch.Replica.Backend.Do(w.ctx, call)
 	if err != nil {
 		return a, fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
 	}
 	if reply.Status != 200 {
-		return a, refusal(reply)
+		return a, refusal(reply, start)
 	}
 	_, err = text.ReadFrom(w.limited(reply.Body))
 	reply.Body.Close()

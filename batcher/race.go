@@ -76,7 +76,7 @@ func (b *Batcher) second(ctx context.Context, stop context.CancelCauseFunc, batc
 	}
 	reply, err := batch.Replica.Backend.Do(ctx, &t.call)
 	if err == nil && reply.Status != 200 {
-		err = refusal(reply)
+		err = refusal(reply, start)
 	}
 	if err == nil && t.race.won(bySecond) {
 		reply = b.relay(t, batch, reply, start)

@@ -67,6 +67,11 @@ func secretOf(h *fasthttp.RequestHeader) []byte {
 // settled after; a guess of the whole context would stop a key at a few requests.
 const answerGuess = 256
 
+// mostTokens bounds what a client can make an estimate of by max_tokens and n:
+// above every limit that a key may have, and far from overflow, which would count
+// as nothing.
+const mostTokens = 1 << 50
+
 // estimate is what a request is expected to use: prompt and answers.
 func estimate(req *backends.Request, m *Model, n int) int {
 	if !req.Endpoint.Generates() {
@@ -79,7 +84,10 @@ func estimate(req *backends.Request, m *Model, n int) int {
 	if m.Context > 0 {
 		answer = max(0, min(answer, m.Context-req.Tokens))
 	}
-	return req.Tokens + answer*max(1, n)
+	if n = max(1, n); answer > mostTokens/n {
+		answer, n = mostTokens, 1
+	}
+	return req.Tokens + answer*n
 }
 
 // reserve holds the ask to the limits of its key. What it takes, end settles.

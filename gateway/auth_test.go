@@ -170,9 +170,15 @@ func TestRowsOfAKey(t *testing.T) {
 		}
 	}
 	r.limits["id-u"].budget = 1
-	if got, err := e.Call(t.Context(), row("id-u")); err != nil || got.Status != 429 || !strings.Contains(string(got.Body), "insufficient_quota") {
+	if got, err := e.Call(t.Context(), row("id-u")); err != nil || got.Status != 429 || !got.Final || !strings.Contains(string(got.Body), "insufficient_quota") {
 		t.Errorf("row over the budget: %+v, %v; want a 429 that stays", got, err)
 	}
+	r.limits["id-u"].running++ // a request that may leave some of it
+	busy, err := e.Call(t.Context(), row("id-u"))
+	if again := new(backends.RetryError); !errors.As(err, &again) || again.After < time.Second {
+		t.Errorf("row over what is held of the budget: %+v, %v; want to be asked again", busy, err)
+	}
+	r.limits["id-u"].running--
 	r.limits["id-u"].budget = 0
 	held := start(t, func(ctx context.Context, _ *backends.Request) (*backends.Reply, error) {
 		<-ctx.Done()
@@ -202,6 +208,34 @@ func TestLimitThatNoWaitMends(t *testing.T) {
 		f := limitFault(&LimitError{Kind: kind, Limit: 10, After: -1})
 		if !f.final || f.retryAfter() != 0 {
 			t.Errorf("%s: final %v, retry after %v", kind, f.final, f.retryAfter())
+		}
+	}
+}
+
+// What a client asks for never counts as less than nothing.
+func TestEstimateDoesNotOverflow(t *testing.T) {
+	const most = 1<<63 - 1
+	for _, tt := range []struct{ max, n, context, want int }{
+		{0, 0, 0, 10 + 256}, {5, 2, 0, 10 + 10}, {5, 2, 12, 10 + 4},
+		{0, most, 0, 10 + mostTokens}, {2, 1 << 62, 0, 10 + mostTokens}, {most, 1, 0, 10 + mostTokens}, {most, most, 4096, 10 + mostTokens},
+		{most, most, 10, 10},
+	} {
+		req := &backends.Request{Endpoint: backends.Chat, Tokens: 10, MaxTokens: tt.max}
+		if got := estimate(req, &Model{Context: tt.context}, tt.n); got != tt.want {
+			t.Errorf("max_tokens %d, n %d, context %d: %d, want %d", tt.max, tt.n, tt.context, got, tt.want)
+		}
+	}
+}
+
+// A request without a valid key is in the log and the metrics, too.
+func TestNoKeyIsObserved(t *testing.T) {
+	e, _ := withKeys(t, answer(200, "{}"))
+	for key, want := range map[string]int{"nope": 401, "a": 403} {
+		if resp, _ := e.post(t, "/v1/chat/completions", chatBody, "Authorization", "Bearer "+key); resp.StatusCode != want {
+			t.Errorf("key %q: %d, want %d", key, resp.StatusCode, want)
+		}
+		if o := e.ledger.wait(t); o.Status != want || o.Endpoint != backends.Chat {
+			t.Errorf("observed %+v, want a %d", o, want)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"strings"
 
 	"aloft/backends/openai"
 
@@ -30,7 +31,7 @@ func (s *Server) readBody(c *fasthttp.RequestCtx) ([]byte, error) {
 
 // readForm reads a multipart body.
 func (s *Server) readForm(c *fasthttp.RequestCtx) ([]byte, error) {
-	if t := c.Request.Header.ContentType(); !bytes.HasPrefix(t, []byte("multipart/form-data")) {
+	if t := c.Request.Header.ContentType(); !isForm(t) {
 		return nil, unsupported("content type %q is not supported, want multipart/form-data", t)
 	}
 	return s.readAny(c)
@@ -40,7 +41,7 @@ func (s *Server) readForm(c *fasthttp.RequestCtx) ([]byte, error) {
 // one that is refused the rest is left to the closing connection, so that it
 // holds nobody up.
 func (s *Server) readAny(c *fasthttp.RequestCtx) ([]byte, error) {
-	encoding := string(c.Request.Header.ContentEncoding())
+	encoding := strings.ToLower(string(c.Request.Header.ContentEncoding()))
 	switch encoding {
 	case "", "identity", "gzip", "zstd":
 	default:
@@ -106,9 +107,18 @@ func unpack(encoding string, packed []byte, limit int) ([]byte, error) {
 	return body, nil
 }
 
-func isJSON(contentType []byte) bool {
+func isForm(contentType []byte) bool {
+	return bytes.EqualFold(kindOf(contentType), []byte("multipart/form-data"))
+}
+
+// kindOf is a media type without its parameters.
+func kindOf(contentType []byte) []byte {
 	kind, _, _ := bytes.Cut(contentType, []byte{';'})
-	kind = bytes.TrimSpace(kind)
+	return bytes.TrimSpace(kind)
+}
+
+func isJSON(contentType []byte) bool {
+	kind := kindOf(contentType)
 	return bytes.EqualFold(kind, []byte("application/json")) || bytes.HasSuffix(kind, []byte("+json"))
 }
 

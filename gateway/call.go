@@ -44,7 +44,10 @@ func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
 	if err != nil {
 		s.refuse(&who, err)
 		f := faultOf(err)
-		return jobs.Result{Status: f.Status, RequestID: who.id, Body: f.body(row.Endpoint)}, nil
+		if wait := f.retryAfter(); wait > 0 { // the budget is held by rows under way
+			return jobs.Result{}, &backends.RetryError{Err: err, After: wait, Reason: f.reason}
+		}
+		return jobs.Result{Status: f.Status, RequestID: who.id, Body: f.body(row.Endpoint), Final: f.final}, nil
 	}
 	// A row whose batch was cancelled has left as a client does: 499, no fault of ours.
 	a.seat.fd = -1
@@ -60,7 +63,7 @@ func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
 	case wait > 0:
 		return jobs.Result{}, &backends.RetryError{Err: w.err, After: wait, Reason: f.reason}
 	case w.err != nil:
-		return jobs.Result{Status: f.Status, RequestID: who.id, Body: f.body(row.Endpoint)}, nil
+		return jobs.Result{Status: f.Status, RequestID: who.id, Body: f.body(row.Endpoint), Final: f.final}, nil
 	}
 	return jobs.Result{Status: a.out.Status, RequestID: who.id, Body: w.body, Tokens: w.usage.Total}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"aloft/backends"
 
@@ -205,7 +206,7 @@ func TestPackedBodies(t *testing.T) {
 		},
 	}
 	for name, f := range pack {
-		resp, body := e.post(t, "/v1/embeddings", f(embedBody), "Content-Encoding", name)
+		resp, body := e.post(t, "/v1/embeddings", f(embedBody), "Content-Encoding", strings.ToUpper(name))
 		if resp.StatusCode != 200 || got != strings.Replace(embedBody, "tiny", "engine-tiny", 1) {
 			t.Errorf("%s: %d %s, the engine got %s", name, resp.StatusCode, body, got)
 		}
@@ -265,4 +266,34 @@ func FuzzTraceparent(f *testing.F) {
 			t.Errorf("%q is read as %+v", in, tr)
 		}
 	})
+}
+
+func TestAnnouncedWait(t *testing.T) {
+	for _, tt := range []struct {
+		h    backends.Header
+		want time.Duration
+	}{
+		{nil, 0},
+		{backends.Header{{Name: "Retry-After", Value: "7"}}, 7 * time.Second},
+		{backends.Header{{Name: "Retry-After", Value: "2"}, {Name: "Retry-After-Ms", Value: "1500"}}, 1500 * time.Millisecond},
+		{backends.Header{{Name: "Retry-After", Value: "99999999999999"}}, time.Hour},
+		{backends.Header{{Name: "Retry-After", Value: "-1"}}, 0},
+		{backends.Header{{Name: "Retry-After", Value: "Mon, 30 Nov 2026 08:00:00 GMT"}}, 0},
+	} {
+		if got := announced(tt.h); got != tt.want {
+			t.Errorf("%v: %v, want %v", tt.h, got, tt.want)
+		}
+	}
+}
+
+// Media types are the same in capitals (RFC 9110, section 8.3.1).
+func TestMediaTypes(t *testing.T) {
+	for kind, want := range map[string][2]bool{
+		"multipart/form-data; boundary=b": {true, false}, "Multipart/Form-Data;boundary=b": {true, false}, "multipart/form-datax": {false, false},
+		"Application/JSON ; charset=utf-8": {false, true}, "application/problem+json": {false, true}, "text/plain": {false, false},
+	} {
+		if got := [2]bool{isForm([]byte(kind)), isJSON([]byte(kind))}; got != want {
+			t.Errorf("%q: form, JSON %v, want %v", kind, got, want)
+		}
+	}
 }

@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"bytes"
+	"strconv"
+	"time"
 
 	"aloft/backends"
 	"aloft/backends/openai"
@@ -33,6 +35,24 @@ func engineFault(status int, body []byte) error {
 		}
 	}
 	return engineError{f}
+}
+
+// announced is when an engine, or a provider, that refused wants to be asked
+// again; 0 = it did not say. Dates are not read: no engine sends them.
+func announced(h backends.Header) time.Duration {
+	units := map[string]int64{"Retry-After-Ms": 1, "Retry-After": 1000}
+	const most = 3_600_000 // ms
+	wait := time.Duration(0)
+	for _, f := range h {
+		unit := units[f.Name]
+		if unit == 0 || wait > 0 && unit > 1 { // the finer one counts
+			continue
+		}
+		if n, err := strconv.ParseInt(f.Value, 10, 64); err == nil && n > 0 {
+			wait = time.Duration(min(n, most/unit)*unit) * time.Millisecond
+		}
+	}
+	return wait
 }
 
 // statusOf is the status that an error event stands for: engines put it into

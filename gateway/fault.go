@@ -146,6 +146,10 @@ func faultOf(err error) fault {
 	return f
 }
 
+// budgetSoon is up to which wait a budget is worth another try: it is held by
+// requests under way, or the month is all but over.
+const budgetSoon = time.Minute
+
 // limitFault is the answer to a key that is used up: for this minute, or for
 // this month, where clients that retry would only ask in vain.
 func limitFault(e *LimitError) fault {
@@ -155,7 +159,8 @@ func limitFault(e *LimitError) fault {
 	case "tokens":
 		f.Type = "tokens"
 	case "budget":
-		f.Type, f.Code, f.reason, f.final = "insufficient_quota", "insufficient_quota", reasonBudget, true
+		f.Type, f.Code, f.reason = "insufficient_quota", "insufficient_quota", reasonBudget
+		f.final = e.After > budgetSoon
 	}
 	f.final = f.final || e.After < 0 // larger than the whole limit
 	return f

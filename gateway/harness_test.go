@@ -147,7 +147,11 @@ func (r *ring) Reserve(g *Grant, _ time.Time, w Reserving) (Quota, error) {
 		return Quota{Requests: Gauge{l.requests, l.requests - l.made, time.Second}, Tokens: Gauge{l.tokens, l.tokens - l.used, 6 * time.Minute}}
 	}
 	broken := func(kind string, limit int) (Quota, error) {
-		return Quota{}, &LimitError{Kind: kind, Limit: limit, After: 1500 * time.Millisecond, Quota: q()}
+		after := 1500 * time.Millisecond
+		if kind == "budget" && l.running == 0 {
+			after = 100 * time.Hour // the month's end
+		}
+		return Quota{}, &LimitError{Kind: kind, Limit: limit, After: after, Quota: q()}
 	}
 	switch {
 	case l.budget > 0 && l.used+w.Tokens > l.budget:

@@ -181,6 +181,9 @@ func (s *Server) dispatch(x *exchange) {
 		if err == error(errNoKey) {
 			x.c.Response.Header.Set("WWW-Authenticate", "Bearer")
 		}
+		if e := rt.endpoint; e != "" {
+			s.refuse(&caller{id: x.id, tenant: x.tenant, class: x.class, endpoint: e, path: rt.path, arrival: x.start}, err)
+		}
 		s.fail(x, err)
 		return
 	}

@@ -71,7 +71,7 @@ func (a *ask) whole(buf []byte, reply *backends.Reply, err error) whole {
 	}
 	if reply.Status < 200 || reply.Status > 299 {
 		w := a.failed(engineFault(reply.Status, bytes.Clone(body)))
-		w.reply = reply
+		w.reply, w.fault.after = reply, announced(reply.Header)
 		return w
 	}
 	a.out.Status, a.out.Bytes = reply.Status, int64(len(body))

@@ -130,6 +130,7 @@ type Result struct {
 	RequestID string
 	Body      []byte // JSON
 	Tokens    int    // total tokens; 0 = read them from the body's usage
+	Final     bool   // whatever its status, another try would end the same
 }
 
 // Caller sends one row through the same function that serves clients after

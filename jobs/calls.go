@@ -67,6 +67,9 @@ const (
 // classify sorts a reply, with the pause that its sender asked for.
 func classify(res Result, err error) (retryClass, time.Duration) {
 	if err == nil {
+		if res.Final {
+			return retryNever, 0
+		}
 		switch res.Status {
 		case 429, 503:
 			return retryCapacity, 0

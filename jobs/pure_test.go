@@ -61,6 +61,8 @@ func TestClassify(t *testing.T) {
 		{Result{Status: 404}, nil, retryNever},
 		{Result{Status: 429}, nil, retryCapacity},
 		{Result{Status: 503}, nil, retryCapacity},
+		{Result{Status: 429, Final: true}, nil, retryNever},
+		{Result{Status: 504, Final: true}, nil, retryNever},
 		{Result{Status: 500}, nil, retryFault},
 		{Result{Status: 504}, nil, retryFault},
 		{Result{}, fmt.Errorf("x: %w", busy), retryCapacity},

@@ -349,6 +349,13 @@ func TestUsage(t *testing.T) {
 		if err := use(1000); err != nil {
 			t.Errorf("next month: %v", err)
 		}
+		if err := use(1 << 62); err == nil {
+			t.Error("more than the whole budget was given")
+		}
+		s.Settle(g, time.Now(), gateway.Reserving{}, 1<<62) // what an engine said
+		if err := s.flush(time.Now()); err != nil || used() < 1000 {
+			t.Errorf("nonsense used: %v, %d after a restart, want no new budget", err, used())
+		}
 		os.WriteFile(s.usage, []byte("{"), 0o600)
 		if _, err := Open(s.path, s.usage, nil); err == nil || !strings.Contains(err.Error(), s.usage) {
 			t.Errorf("damaged usage: %v", err)

@@ -159,14 +159,15 @@ func (a *account) forbids(l limits, now time.Time, need int, row bool) *gateway.
 func (a *account) settle(l limits, now time.Time, r gateway.Reserving, tokens int) {
 	a.turn(now)
 	need := max(0, r.Tokens)
-	a.held = max(0, a.held-int64(need)) // less only if the key was away meanwhile
-	a.used += int64(max(0, tokens))
+	a.held = max(0, a.held-int64(need))            // less only if the key was away meanwhile
+	a.used += int64(min(max(0, tokens), maxLimit)) // an engine's word, which may be anything
+	a.used = min(a.used, maxLimit)
 	if r.Row {
 		return
 	}
 	a.running = max(0, a.running-1)
 	a.tokens.fill(l.tokens, now)
-	a.tokens.take(l.tokens, float64(max(0, tokens)-need))
+	a.tokens.take(l.tokens, float64(max(0, tokens))-float64(need))
 }
 
 func (a *account) quota(l limits) gateway.Quota {

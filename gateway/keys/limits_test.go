@@ -67,6 +67,8 @@ func TestLimits(t *testing.T) {
 			reserve(0, 70), reserve(tillDecember, 40).refused("budget", soon), settle(tillDecember, 70, 60), reserve(tillDecember, 40)}},
 		"budget: a clock that steps back": {limits{budget: 100}, []step{
 			reserve(tillDecember, 100), settle(tillDecember, 100, 100), reserve(0, 1).refused("budget", 31*24*time.Hour+tillDecember)}},
+		"budget: an engine that says nonsense": {limits{budget: 100}, []step{
+			reserve(0, 50), reserve(0, 50), settle(0, 50, 1<<62), settle(0, 50, 1<<62), reserve(0, 1).refused("budget", tillDecember)}},
 		"rows: the budget alone": {limits{requests: 1, tokens: 10, parallel: 1, budget: 100}, []step{
 			reserve(0, 40).row(), reserve(0, 40).row(), reserve(0, 10), reserve(0, 20).row().refused("budget", soon),
 			settle(0, 40, 30).row(), reserve(0, 20).row()}},

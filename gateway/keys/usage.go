@@ -42,8 +42,8 @@ func (s *Store) restore(now time.Time) error {
 		return nil
 	}
 	for id, n := range u.Tokens {
-		if n > 0 && n <= maxLimit && len(s.accounts) < 2*maxKeys {
-			s.accounts[id] = &guarded{account: account{month: monthOf(now), used: n}}
+		if n > 0 && len(s.accounts) < 2*maxKeys {
+			s.accounts[id] = &guarded{account: account{month: monthOf(now), used: min(n, maxLimit)}}
 		}
 	}
 	return nil
