@@ -55,8 +55,9 @@ func (a *affinity) saw(p backends.Placement, id string) {
 }
 
 // affine is the replica that knows w's session, or else the longest of its
-// prefixes, of several the least loaded, if w may start there and it has little more to do than the least
-// loaded. With patience an idle replica is left idle, free to be lent.
+// prefixes (of several the least loaded), if w may start there and it has little
+// more to do than the least loaded of all. With patience an idle replica is left
+// idle, free to be lent.
 func (c *Core) affine(now time.Time, w *Work, least *replica) *replica {
 	own := c.expected(w)
 	good := func(id string) *replica {

@@ -72,9 +72,6 @@ func jobOf(j jobs.Job) jobObject {
 	}
 }
 
-// maxGraceSeconds is jobs' bound.
-const maxGraceSeconds = 600
-
 // createJob takes a template with values, or a free command where the options
 // allow it. A batch comes in through /v1/batches.
 func (s *Server) createJob(x *exchange) {
@@ -100,8 +97,8 @@ func (s *Server) createJob(x *exchange) {
 			Message: "this server runs jobs from its templates only"}
 	case in.Kind == jobs.KindBatch:
 		err = invalid("kind", openai.CodeValue, "a batch is made with POST /v1/batches")
-	case !(in.Grace >= 0 && in.Grace <= maxGraceSeconds): // before it becomes a Duration
-		err = invalid("grace_seconds", openai.CodeValue, "%v is not from 0 to %d", in.Grace, maxGraceSeconds)
+	case !(in.Grace >= 0 && in.Grace <= jobs.MaxGrace.Seconds()): // before it becomes a Duration
+		err = invalid("grace_seconds", openai.CodeValue, "%v is not from 0 to %v", in.Grace, jobs.MaxGrace.Seconds())
 	}
 	var j jobs.Job
 	if err == nil {

@@ -134,11 +134,10 @@ func graceWithin(ctx context.Context, grace time.Duration) time.Duration {
 	return grace
 }
 
-const (
-	maxPriority = 100
-	// maxGrace bounds how long a lent slice can be kept from serving.
-	maxGrace = 10 * time.Minute
-)
+// MaxGrace bounds how long a lent slice can be kept from serving.
+const MaxGrace = 10 * time.Minute
+
+const maxPriority = 100
 
 func byName(list []Template) map[string]Template {
 	out := make(map[string]Template, len(list))
@@ -203,8 +202,8 @@ func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
 		return Job{}, invalid("width", "from %d to %d is no range", j.MinWidth, j.MaxWidth)
 	case j.Priority < -maxPriority || j.Priority > maxPriority:
 		return Job{}, invalid("priority", "%d is not from %d to %d", j.Priority, -maxPriority, maxPriority)
-	case j.Grace < 0 || j.Grace > maxGrace:
-		return Job{}, invalid("grace_seconds", "%v is not from 0 to %v", j.Grace.Seconds(), maxGrace.Seconds())
+	case j.Grace < 0 || j.Grace > MaxGrace:
+		return Job{}, invalid("grace_seconds", "%v is not from 0 to %v", j.Grace.Seconds(), MaxGrace.Seconds())
 	}
 	j = Job{ // what remains is ours to set
 		ID: newID("job_", now), State: Queued, Times: Times{Created: now},

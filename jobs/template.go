@@ -67,8 +67,8 @@ func (t Template) Validate() error {
 		return bad("width from %d to %d is no range", t.MinWidth, t.MaxWidth)
 	case t.Priority < -maxPriority || t.Priority > maxPriority:
 		return bad("priority is %d, want %d to %d", t.Priority, -maxPriority, maxPriority)
-	case t.Grace < 0 || t.Grace > maxGrace:
-		return bad("grace is %v, want 0 to %v", t.Grace, maxGrace)
+	case t.Grace < 0 || t.Grace > MaxGrace:
+		return bad("grace is %v, want 0 to %v", t.Grace, MaxGrace)
 	}
 	known := slices.Clone(builtins)
 	for _, p := range t.Params {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -32,13 +33,13 @@ type remote struct {
 func (r remote) client() *client {
 	base := r.URL
 	if base == "" {
-		b, err := os.ReadFile(filepath.Join(first(r.Data, "aloft-data"), "run", "address"))
+		b, err := os.ReadFile(filepath.Join(cmp.Or(r.Data, "aloft-data"), "run", "address"))
 		base = strings.TrimSpace(string(b))
 		if err != nil && r.Data != "" {
 			return &client{nobody: r.Data}
 		}
 	}
-	return &client{base: strings.TrimSuffix(first(nearby(base), "http://127.0.0.1:8080"), "/"), key: r.Key, ca: r.CA}
+	return &client{base: strings.TrimSuffix(cmp.Or(nearby(base), "http://127.0.0.1:8080"), "/"), key: r.Key, ca: r.CA}
 }
 
 // trusting returns a client that knows the CA's file besides the system's.

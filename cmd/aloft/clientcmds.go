@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -200,7 +201,7 @@ func printID(b []byte) error {
 	if err := json.Unmarshal(b, &v); err != nil {
 		return err
 	}
-	fmt.Println(v.ID, first(v.Status, v.State))
+	fmt.Println(v.ID, cmp.Or(v.Status, v.State))
 	return nil
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -400,7 +401,7 @@ func demoLine(age time.Duration, phase string, s Status) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%3.0fs %-6s |", age.Seconds(), phase)
 	for _, sl := range s.Slices {
-		who := first(strings.TrimPrefix(sl.Model, "aloft-"), "-")
+		who := cmp.Or(strings.TrimPrefix(sl.Model, "aloft-"), "-")
 		if sl.Job != "" {
 			who = "train"
 			if strings.HasPrefix(sl.Job, "batch") {

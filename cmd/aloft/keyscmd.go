@@ -56,8 +56,8 @@ func (k keyring) open() (s keyStore, where string, err error) {
 	if k.URL != "" {
 		return keyServer{remote{URL: k.URL, Key: k.Key, CA: k.CA}.client()}, k.URL, nil
 	}
-	data := first(k.Data, "aloft-data")
-	where = first(k.File, filepath.Join(data, keyFileName))
+	data := cmp.Or(k.Data, "aloft-data")
+	where = cmp.Or(k.File, filepath.Join(data, keyFileName))
 	store, err := keys.Open(where, filepath.Join(data, keyUsageName), nil)
 	if err != nil {
 		return nil, "", err
@@ -219,14 +219,14 @@ func table(w io.Writer, list []gateway.KeyObject) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ID\tTENANT\tNAME\tFOR\tREQ/MIN\tTOK/MIN\tPARALLEL\tTOKENS OF MONTH\tCREATED\tROTATED\tEXPIRES\tSECRET")
 	for _, o := range list {
-		use := o.Class + ": " + first(strings.Join(o.Models, " "), "all models")
+		use := o.Class + ": " + cmp.Or(strings.Join(o.Models, " "), "all models")
 		if o.Overflow {
 			use += ", overflow"
 		}
 		if o.Admin {
 			use = "admin"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d of %s\t%s\t%s\t%s\t…%s\n", o.ID, o.Tenant, first(o.Name, "-"), use,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d of %s\t%s\t%s\t%s\t…%s\n", o.ID, o.Tenant, cmp.Or(o.Name, "-"), use,
 			limit(int64(o.RPM)), limit(int64(o.TPM)), limit(int64(o.Parallel)), o.Used, limit(o.Budget),
 			day(o.Created), day(o.Rotated), day(o.Expires), cmp.Or(o.Hint, "?"))
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -88,7 +89,7 @@ func (o *observer) Observe(r gateway.Outcome) {
 	}
 	by := label{model: m.Name, endpoint: r.Endpoint, class: r.Class, route: r.Timing.Route}
 	if r.Status >= 400 {
-		by.reason = first(r.Reason, "error")
+		by.reason = cmp.Or(r.Reason, "error")
 	}
 	set := o.set(by)
 	o.duration.Record(ctx, r.Total.Seconds(), set.all...)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -28,16 +29,16 @@ func (f common) load() (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := loadConfig(first(f.Config, env.Config))
+	c, err := loadConfig(cmp.Or(f.Config, env.Config))
 	if err != nil {
 		return nil, err
 	}
-	c.Listen = first(f.Listen, env.Listen, c.Listen)
+	c.Listen = cmp.Or(f.Listen, env.Listen, c.Listen)
 	c.Gateway.Insecure = c.Gateway.Insecure || f.Open
-	c.Log.Level = first(f.Level, env.Level, c.Log.Level)
-	c.Log.Format = first(env.Format, c.Log.Format)
-	c.Engine.Library = first(env.Library, c.Engine.Library)
-	c.data = first(f.Data, env.Data, "aloft-data")
+	c.Log.Level = cmp.Or(f.Level, env.Level, c.Log.Level)
+	c.Log.Format = cmp.Or(env.Format, c.Log.Format)
+	c.Engine.Library = cmp.Or(env.Library, c.Engine.Library)
+	c.data = cmp.Or(f.Data, env.Data, "aloft-data")
 	for name, file := range f.GGUF {
 		found := false
 		for i := range c.Models {
@@ -53,15 +54,6 @@ func (f common) load() (*Config, error) {
 		}
 	}
 	return c, c.validate()
-}
-
-func first(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }
 
 func logLevel(s string) (slog.Level, error) {

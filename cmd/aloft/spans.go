@@ -71,7 +71,7 @@ func (s *spans) record(o *gateway.Outcome) {
 		span.SetStatus(codes.Error, o.Reason)
 	}
 	if o.Status >= 400 {
-		span.SetAttributes(attribute.String("error.type", first(o.Reason, "error")))
+		span.SetAttributes(attribute.String("error.type", cmp.Or(o.Reason, "error")))
 	}
 	at := o.Arrival
 	for _, part := range []struct {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,7 +42,7 @@ func (j jobObject) String() string {
 	p := j.Progress
 	s := fmt.Sprintf("%s  %-8s %-10s", j.ID, j.Kind, j.State)
 	if p.Total > 0 {
-		s += fmt.Sprintf(" %d of %d %s", p.Done, p.Total, first(p.Unit, "steps"))
+		s += fmt.Sprintf(" %d of %d %s", p.Done, p.Total, cmp.Or(p.Unit, "steps"))
 	}
 	if j.Preemptions > 0 {
 		s += fmt.Sprintf(" preempted %d times", j.Preemptions)
