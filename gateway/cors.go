@@ -13,11 +13,11 @@ import (
 // What a page of an allowed origin may do, as the Fetch standard wants it said.
 // Credentials are never allowed: keys travel in a header, not in cookies.
 const (
-	corsMethods = "GET, HEAD, POST, DELETE, PATCH"
+	corsMethods = "GET, HEAD, POST, DELETE"
 	corsMaxAge  = "7200" // seconds that a browser may remember it; Chromium's most
 	// A list in full: the standard knows no prefixes.
 	corsExpose = "X-Request-Id, Retry-After, Retry-After-Ms, X-Should-Retry, Server-Timing, " +
-		"X-Aloft-Reason, X-Aloft-Route, X-Aloft-Model, X-Aloft-Replica, X-Aloft-Cache, " +
+		"X-Aloft-Reason, X-Aloft-Route, " +
 		"X-Ratelimit-Limit-Requests, X-Ratelimit-Remaining-Requests, X-Ratelimit-Reset-Requests, " +
 		"X-Ratelimit-Limit-Tokens, X-Ratelimit-Remaining-Tokens, X-Ratelimit-Reset-Tokens"
 )
