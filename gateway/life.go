@@ -50,7 +50,7 @@ func (l *life) Done() <-chan struct{} {
 }
 
 // AfterFunc calls f once l has ended, from the goroutine that ends it: f must
-// not block. With it context needs no goroutine to make a child.
+// not block; if l is over, from a goroutine of its own. With it context needs no goroutine to make a child.
 func (l *life) AfterFunc(f func()) (stop func() bool) {
 	e := &ending{f}
 	l.mu.Lock()
@@ -63,7 +63,9 @@ func (l *life) AfterFunc(f func()) (stop func() bool) {
 	}
 	l.mu.Unlock()
 	if over {
-		f()
+		// Not from here: context calls with the child locked, and f locks it. It does
+		// not block, so nobody needs to wait for it.
+		go f()
 	}
 	return func() bool { return l.forget(e) }
 }

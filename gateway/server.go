@@ -97,7 +97,7 @@ func (s *Server) limits(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 func (s *Server) unread(c *fasthttp.RequestCtx, err error) {
 	var timeout net.Error
 	linger(c.Conn(), !errors.As(err, &timeout) || !timeout.Timeout())
-	s.badRequest(c, err)
+	s.cors(func(c *fasthttp.RequestCtx) { s.badRequest(c, err) })(c)
 }
 
 // listen wraps a listener in the limits on connections and in TLS.
