@@ -77,6 +77,7 @@ func (s *Server) cors(h fasthttp.RequestHandler) fasthttp.RequestHandler {
 func preflight(c *fasthttp.RequestCtx) {
 	c.SetStatusCode(fasthttp.StatusNoContent)
 	h := &c.Response.Header
+	h.Set("X-Request-Id", requestID(c.Request.Header.Peek("X-Request-Id")))
 	h.Set("Access-Control-Allow-Methods", corsMethods)
 	h.Set("Access-Control-Max-Age", corsMaxAge)
 	var may []string

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -86,7 +87,8 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 
 // limits gives the body of a request its time, now that the head is there.
 func (s *Server) limits(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-	if string(h.Method()) == "POST" && string(h.RequestURI()) == "/v1/files" {
+	path, _, _ := bytes.Cut(h.RequestURI(), []byte{'?'})
+	if string(h.Method()) == "POST" && bytes.HasSuffix(path, []byte("/v1/files")) { // also behind http://HOST, the absolute form
 		return fasthttp.RequestConfig{ReadTimeout: s.opt.UploadTimeout}
 	}
 	return fasthttp.RequestConfig{ReadTimeout: bodyTime(s.opt.BodyTimeout, min(h.ContentLength(), s.opt.MaxBody))}

@@ -112,13 +112,16 @@ func (refusing) Do(context.Context, *backends.Call) (*backends.Reply, error) {
 	return nil, backends.ErrConnect
 }
 
+// note is a context key of these tests.
+type note struct{}
+
 // At the cut whoever waits for a call's end hears of it, once tied and not yet
 // untied, with the reason; the caller's own end comes through as before.
 func TestTrackedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var in context.Context
 		tr := track(seeing{&in}, func() {}, func() {})
-		caller, leave := context.WithCancelCause(context.WithValue(t.Context(), "key", "value"))
+		caller, leave := context.WithCancelCause(context.WithValue(t.Context(), note{}, "value"))
 		reply, err := tr.Do(caller, &backends.Call{})
 		if err != nil {
 			t.Fatal(err)
@@ -132,8 +135,8 @@ func TestTrackedContext(t *testing.T) {
 		if !free() || free() {
 			t.Error("untied not once")
 		}
-		if in.Err() != nil || in.Value("key") != "value" {
-			t.Errorf("before: %v %v", in.Err(), in.Value("key"))
+		if in.Err() != nil || in.Value(note{}) != "value" {
+			t.Errorf("before: %v %v", in.Err(), in.Value(note{}))
 		}
 		ended, end := context.WithCancel(t.Context())
 		end()
