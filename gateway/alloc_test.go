@@ -31,9 +31,15 @@ func (m memory) Do(context.Context, *backends.Call) (*backends.Reply, error) {
 	return m.reply, nil
 }
 
+// raced says that the race detector is on: sync.Pool then drops things at random.
+var raced bool
+
 // A request costs at most 12 allocations above what fasthttp takes for reading
 // a body and writing one: at most 7 the gateway's, 5 the batcher's (issue 3).
 func TestAllocations(t *testing.T) {
+	if raced {
+		t.Skip("under the race detector pools forget: allocations cannot be counted")
+	}
 	chat := []byte(`{"id":"c1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":6,"total_tokens":11}}`)
 	embedding := []byte(`{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,0.2]}],"model":"e","usage":{"prompt_tokens":3,"total_tokens":3}}`)
 	for _, tt := range []struct {
