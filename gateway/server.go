@@ -68,7 +68,7 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 		Name:           s.opt.Name,
 		Logger:         quietLog{log},
 
-		ReadBufferSize:  19 << 8,             // 4.75 KiB (a size of the allocator): the longest request head, with bearer token and tracing headers; each open stream keeps it
+		ReadBufferSize:  8 << 10,             // the longest request head, as proxies have it; each open stream keeps it
 		WriteBufferSize: 2 << 10,             // also kept; a reply of 1 KiB still leaves in one write
 		ReadTimeout:     s.opt.HeaderTimeout, // from accept or the first byte on; limits gives the body its own
 		IdleTimeout:     s.opt.IdleTimeout,
