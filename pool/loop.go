@@ -115,7 +115,9 @@ func (l *loop) all() []Replica {
 	var out []Replica
 	for _, r := range l.replicas {
 		if r.info.State != Stopped {
-			out = append(out, r.view())
+			v := r.view()
+			v.Old = l.stale(r)
+			out = append(out, v)
 		}
 	}
 	slices.SortFunc(out, func(a, b Replica) int { return cmpID(a.ID, b.ID) })

@@ -82,6 +82,7 @@ type Replica struct {
 	Outstanding int    // calls in flight
 	Restarts    int
 	Error       string // why it failed last
+	Old         bool   // runs what its model was before SetModels
 }
 
 // Event tells that a replica has changed state; Took is how long the step lasted.

@@ -64,7 +64,10 @@ func (s *server) submitter() (gateway.Submitter, error) {
 		return way, nil
 	}
 	var err error
-	s.way.cache, err = cache.New(way, s.conf.Gateway.Cache)
+	s.way.cache, err = cache.New(way, s.conf.Gateway.Cache, s.serving.upToDate)
+	if err == nil {
+		s.serving.renewed = s.way.cache.Purge
+	}
 	return s.way.cache, err
 }
 

@@ -63,6 +63,7 @@ func (s *server) reload() (changed []string, err error) {
 	}
 	level, _ := logLevel(next.Log.Level) // checked by load
 	s.level.Set(level)
+	s.serving.markOld(s.serving.pool.Replicas())
 	s.serving.swap(set)
 	if s.way.cache != nil && !reflect.DeepEqual(s.current.Models, next.Models) {
 		s.way.cache.Purge() // a changed model may have other vectors

@@ -98,6 +98,8 @@ type serving struct {
 	seen     map[string]pool.State         // the best of its replicas, per model
 	adapters map[string][]string           // what its ready replicas have, per model
 	retired  map[string][]*batcher.Batcher // of before a reload, until they are empty
+	old      map[string]bool               // models with replicas of before a reload
+	renewed  func()                        // called when the last of a model's has gone; nil = nobody asks
 }
 
 // model finds a served model by its name; nil = there is none.
@@ -158,10 +160,32 @@ func (s *serving) isLent(replica string) bool {
 	return s.lent[replica]
 }
 
+// upToDate reports whether every replica of a model is of its present configuration.
+func (s *serving) upToDate(model string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.old[model]
+}
+
+// markOld notes which models have replicas of before a reload.
+func (s *serving) markOld(replicas []pool.Replica) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.old = map[string]bool{}
+	for _, r := range replicas {
+		if r.Old {
+			s.old[r.Model] = true
+		}
+	}
+}
+
 // notify is called on every change of a replica: whoever waits looks again.
 func (s *serving) notify(replicas []pool.Replica) {
-	seen, lent := map[string]pool.State{}, map[string]bool{}
+	seen, lent, old := map[string]pool.State{}, map[string]bool{}, map[string]bool{}
 	for _, r := range replicas {
+		if r.Old {
+			old[r.Model] = true
+		}
 		if r.Job != "" {
 			lent[r.ID] = true
 			continue
@@ -173,7 +197,12 @@ func (s *serving) notify(replicas []pool.Replica) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.seen, s.lent = seen, lent
+	for model := range s.old {
+		if !old[model] && s.renewed != nil {
+			s.renewed()
+		}
+	}
+	s.seen, s.lent, s.old = seen, lent, old
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

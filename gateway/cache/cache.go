@@ -45,19 +45,23 @@ type entry struct {
 type Cache struct {
 	next gateway.Submitter
 	most int64
+	sure func(model string) bool
 
 	mu           sync.Mutex
 	rows         *simplelru.LRU[key, entry]
 	bytes        int64
 	hits, misses uint64 // rows
+	purges       uint64
 }
 
-// New remembers at most so many bytes of answers of next.
-func New(next gateway.Submitter, most int64) (*Cache, error) {
+// New remembers at most so many bytes of answers of next. sure reports whether a
+// model's engines all are what it is configured to be: while some are not, its
+// requests pass by. It must not block.
+func New(next gateway.Submitter, most int64, sure func(model string) bool) (*Cache, error) {
 	if most < 1 {
 		return nil, fmt.Errorf("embedding cache of %d bytes, want at least 1", most)
 	}
-	c := &Cache{next: next, most: most}
+	c := &Cache{next: next, most: most, sure: sure}
 	var err error
 	// The bytes bound it; the number only must be large enough never to.
 	c.rows, err = simplelru.NewLRU(int(most/entryOverhead)+1, func(_ key, e entry) { c.bytes -= size(e) })
@@ -78,11 +82,12 @@ func (c *Cache) Purge() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.rows.Purge()
+	c.purges++ // what is under way is not learned either
 }
 
 // Submit implements gateway.Submitter.
 func (c *Cache) Submit(ctx context.Context, r *backends.Request) (*backends.Reply, error) {
-	if r.Endpoint != backends.Embeddings || len(r.Inputs) == 0 {
+	if r.Endpoint != backends.Embeddings || len(r.Inputs) == 0 || !c.sure(r.Model) {
 		return c.next.Submit(ctx, r)
 	}
 	a := c.look(r)
@@ -122,6 +127,7 @@ type answer struct {
 	keys    []key
 	rows    []entry
 	missing []int // indices
+	purges  uint64
 }
 
 func (c *Cache) look(r *backends.Request) *answer {
@@ -137,6 +143,7 @@ func (c *Cache) look(r *backends.Request) *answer {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	a.purges = c.purges
 	for i, k := range a.keys {
 		e, ok := c.rows.Get(k)
 		if !ok {
@@ -172,7 +179,7 @@ func (c *Cache) learn(a *answer, vectors [][]byte, tokens []int) {
 		// A copy: the answer's buffer is as large as all its rows.
 		e := entry{bytes.Clone(vectors[n]), tokens[n]}
 		a.rows[i] = e
-		if size(e) > c.most {
+		if size(e) > c.most || a.purges != c.purges {
 			continue
 		}
 		c.rows.Remove(a.keys[i]) // the same text twice in one request

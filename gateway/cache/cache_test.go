@@ -69,7 +69,7 @@ func ask(t *testing.T, c *Cache, r *backends.Request) (string, string) {
 
 func TestCacheAnswersWhatItKnows(t *testing.T) {
 	engine := &lengths{}
-	c, err := New(engine, 1<<20)
+	c, err := New(engine, 1<<20, always)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestCacheKeepsApart(t *testing.T) {
 		"ids": func(t *testing.T) *backends.Request { return request(t, "a", `{"model":"m","input":[[1,2,3]]}`) },
 	} {
 		engine := &lengths{}
-		c, _ := New(engine, 1<<20)
+		c, _ := New(engine, 1<<20, always)
 		ask(t, c, request(t, "a", `{"model":"m","input":"one"}`))
 		ask(t, c, second(t))
 		if len(engine.bodies) != 2 {
@@ -125,7 +125,7 @@ func TestCacheKeepsApart(t *testing.T) {
 }
 
 func TestCacheEncodings(t *testing.T) {
-	c, _ := New(&lengths{}, 1<<20)
+	c, _ := New(&lengths{}, 1<<20, always)
 	ask(t, c, request(t, "a", `{"model":"m","input":"one"}`))
 	got, route := ask(t, c, request(t, "a", `{"model":"m","input":"one","encoding_format":"base64"}`))
 	if v := gjson.Get(got, "data.0.embedding").String(); v != "AABAQAAA3kI=" || route != backends.RouteCache {
@@ -135,7 +135,7 @@ func TestCacheEncodings(t *testing.T) {
 
 func TestCacheBound(t *testing.T) {
 	const most = 10 * (entryOverhead + len("[9,116]"))
-	c, _ := New(&lengths{}, int64(most))
+	c, _ := New(&lengths{}, int64(most), always)
 	for i := range 1000 {
 		ask(t, c, request(t, "a", fmt.Sprintf(`{"model":"m","input":"text %04d"}`, i)))
 		if _, _, bytes := c.Stats(); bytes > int64(most) || bytes < 0 {
@@ -151,9 +151,32 @@ func TestCacheBound(t *testing.T) {
 	}
 }
 
+func always(string) bool { return true }
+
+// While a model's engines are renewed nothing is remembered or looked up, and an
+// answer that was asked for before a purge is not remembered after it.
+func TestCacheOfAModelThatChanges(t *testing.T) {
+	engine, sure := &lengths{}, false
+	c, _ := New(engine, 1<<20, func(string) bool { return sure })
+	for range 2 {
+		ask(t, c, request(t, "a", `{"model":"m","input":"one"}`))
+	}
+	if _, _, bytes := c.Stats(); bytes != 0 || len(engine.bodies) != 2 {
+		t.Errorf("%d bytes held, %d questions, want none and 2", bytes, len(engine.bodies))
+	}
+	sure = true
+	r := request(t, "a", `{"model":"m","input":"one"}`)
+	a := c.look(r)
+	c.Purge()
+	c.learn(a, [][]byte{[]byte("[1]")}, []int{1})
+	if _, _, bytes := c.Stats(); bytes != 0 || string(a.rows[0].vector) != "[1]" {
+		t.Errorf("%d bytes held of before the purge, row %q", bytes, a.rows[0].vector)
+	}
+}
+
 func TestCacheForgetsFailures(t *testing.T) {
 	engine := &lengths{fail: 500}
-	c, _ := New(engine, 1<<20)
+	c, _ := New(engine, 1<<20, always)
 	if got, _ := ask(t, c, request(t, "a", `{"model":"m","input":"one"}`)); got != "{}" {
 		t.Errorf("a failure is answered with %q", got)
 	}
@@ -164,7 +187,7 @@ func TestCacheForgetsFailures(t *testing.T) {
 }
 
 func TestCacheTogether(t *testing.T) {
-	c, _ := New(&lengths{}, 5000)
+	c, _ := New(&lengths{}, 5000, always)
 	var all sync.WaitGroup
 	for g := range 8 {
 		all.Go(func() {
