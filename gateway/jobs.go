@@ -72,8 +72,8 @@ func jobOf(j jobs.Job) jobObject {
 	}
 }
 
-// createJob takes a template with values, or a free command where the options
-// allow it. A batch comes in through /v1/batches.
+// createJob takes a template with values: what may run is the operator's choice.
+// A batch comes in through /v1/batches.
 func (s *Server) createJob(x *exchange) {
 	var in struct {
 		Template string                     `json:"template"`
@@ -92,7 +92,7 @@ func (s *Server) createJob(x *exchange) {
 	case err != nil:
 	case in.Template == "" && len(in.Command) == 0:
 		err = invalid("template", openai.CodeMissing, "template is required")
-	case in.Template == "" && !s.opt.FreeCommands:
+	case in.Template == "":
 		err = &openai.Error{Status: 403, Type: "permission_error", Code: "commands_not_allowed", Param: "command",
 			Message: "this server runs jobs from its templates only"}
 	case in.Kind == jobs.KindBatch:

@@ -31,9 +31,6 @@ type Options struct {
 	SpoolDir string       // where uploads wait until they are whole; "" = os.TempDir
 
 	Telemetry TelemetryOptions
-	// FreeCommands lets POST /aloft/v1/jobs name any program of this machine
-	// instead of one of the operator's templates.
-	FreeCommands bool
 }
 
 // TelemetryOptions say what is told about requests, and to whom.

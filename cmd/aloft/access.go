@@ -39,7 +39,7 @@ func (g GatewayConfig) options(cert *gateway.Certificate) gateway.Options {
 		HeaderTimeout: t.Header, BodyTimeout: t.Body, UploadTimeout: t.Upload, WriteTimeout: t.Write, IdleTimeout: t.Idle,
 		RequestTimeout: t.Request, DrainGrace: g.DrainGrace,
 		Conns:     gateway.ConnLimits{All: g.Connections, PerAddress: g.PerAddress},
-		Telemetry: gateway.TelemetryOptions{AccessLog: g.AccessLog}}
+		Telemetry: gateway.TelemetryOptions{AccessLog: g.AccessLog, PrivateMetrics: g.PrivateMetrics}}
 }
 
 func (c *Config) edge(cert *gateway.Certificate) gateway.Options { return c.Gateway.options(cert) }

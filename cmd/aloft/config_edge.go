@@ -10,18 +10,19 @@ import (
 
 // GatewayConfig limits the edge.
 type GatewayConfig struct {
-	KeyFile     string        `yaml:"key_file"` // watched; "" = keys.yaml in the data folder
-	TLS         TLSConfig     `yaml:"tls"`
-	Insecure    bool          `yaml:"insecure"` // serve a public address without keys or without TLS
-	CORS        []string      `yaml:"cors"`     // origins that browsers may call from; "*" = all
-	MaxBody     int           `yaml:"max_body"`
-	MaxFile     int64         `yaml:"max_file"`
-	Connections int           `yaml:"connections"` // in all
-	PerAddress  int           `yaml:"connections_per_address"`
-	Timeouts    TimeoutConfig `yaml:"timeouts"`
-	DrainGrace  time.Duration `yaml:"drain_grace"`
-	AccessLog   float64       `yaml:"access_log"`      // share of the successful requests that are logged, 0 to 1
-	Cache       int64         `yaml:"embedding_cache"` // bytes; 0 = off
+	KeyFile        string        `yaml:"key_file"` // watched; "" = keys.yaml in the data folder
+	TLS            TLSConfig     `yaml:"tls"`
+	Insecure       bool          `yaml:"insecure"` // serve a public address without keys or without TLS
+	CORS           []string      `yaml:"cors"`     // origins that browsers may call from; "*" = all
+	MaxBody        int           `yaml:"max_body"`
+	MaxFile        int64         `yaml:"max_file"`
+	Connections    int           `yaml:"connections"` // in all
+	PerAddress     int           `yaml:"connections_per_address"`
+	Timeouts       TimeoutConfig `yaml:"timeouts"`
+	DrainGrace     time.Duration `yaml:"drain_grace"`
+	PrivateMetrics bool          `yaml:"private_metrics"` // /metrics wants an admin key
+	AccessLog      float64       `yaml:"access_log"`      // share of the successful requests that are logged, 0 to 1
+	Cache          int64         `yaml:"embedding_cache"` // bytes; 0 = off
 }
 
 // TLSConfig names PEM files; they are read again when they change.

@@ -205,9 +205,11 @@ func (s *stage) bare(ctx context.Context, upstream string) (*target, error) {
 	return t, err
 }
 
+const nginxWorkers = 2
+
 // nginxConfig is a plain proxy with connections kept on both sides.
 const nginxConfig = `daemon off;
-worker_processes 2;
+worker_processes %[4]d;
 pid %[1]s/pid;
 error_log %[1]s/error.log;
 events { worker_connections 4096; }
@@ -245,7 +247,7 @@ func (s *stage) nginx(ctx context.Context, upstream string) (*target, error) {
 		return nil, err
 	}
 	file := filepath.Join(dir, "nginx.conf")
-	if err := os.WriteFile(file, fmt.Appendf(nil, nginxConfig, dir, addr, upstream), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, nginxConfig, dir, addr, upstream, nginxWorkers), 0o600); err != nil {
 		return nil, err
 	}
 	c, err := s.spawn(ctx, "nginx", path, "-e", filepath.Join(dir, "error.log"), "-c", file)
@@ -255,7 +257,15 @@ func (s *stage) nginx(ctx context.Context, upstream string) (*target, error) {
 	if err := c.awaitAddr(ctx, addr); err != nil {
 		return nil, err
 	}
-	return &target{addr: addr, pids: childrenOf(c.PID())}, nil
+	// The master listens before it has its workers, which do all the work.
+	workers := childrenOf(c.PID())
+	for end := time.Now().Add(5 * time.Second); len(workers) < nginxWorkers; workers = childrenOf(c.PID()) {
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("nginx has %d workers after 5 s, want %d", len(workers), nginxWorkers)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return &target{addr: addr, pids: workers}, nil
 }
 
 // portkey runs the version that the lock file names, fetched once into the
