@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"gpu/nvml":               {"gpu"},
 	"gpu/proc":               {},
 	"gpu/simulated":          {"gpu"},
-	"jobs":                   {"backends", "gpu", "gpu/proc"},
+	"jobs":                   {"backends", "backends/openai", "gpu", "gpu/proc"},
 	"jobs/boltstore":         {"jobs"},
 	"jobs/storesuite":        {"jobs"},
 	"jobs/trainer":           {},

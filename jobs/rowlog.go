@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"path/filepath"
 
 	"github.com/tidwall/gjson"
+
+	"aloft/backends/openai"
 )
 
 // outcomeRow is what became of one row.
@@ -121,26 +124,13 @@ func (l *rowLog) commit(store func(RowLog, Counts, Usage) error) error {
 	return store(l.at, l.counts, l.usage)
 }
 
-// add takes a reply's usage under its names in chat and embeddings, or in
-// responses (OpenAI's API reference).
+// add takes a reply's usage, by the names that any of the endpoints gives it.
 func (u *Usage) add(r Result) {
-	usage := gjson.GetBytes(r.Body, "usage")
-	count := func(names ...string) int64 {
-		for _, name := range names {
-			if v := usage.Get(name); v.Exists() {
-				return max(v.Int(), 0)
-			}
-		}
-		return 0
-	}
-	prompt, completion := count("prompt_tokens", "input_tokens"), count("completion_tokens", "output_tokens")
-	total := count("total_tokens")
-	if r.Tokens > 0 {
-		total = int64(r.Tokens)
-	}
-	u.Prompt += prompt
-	u.Completion += completion
-	u.Total += max(total, prompt+completion)
+	got, _ := openai.ScanUsage(r.Body)
+	total := cmp.Or(r.Tokens, got.Total)
+	u.Prompt += int64(got.Prompt)
+	u.Completion += int64(got.Completion)
+	u.Total += int64(max(total, got.Prompt+got.Completion))
 }
 
 // appendRow renders one line of an output or error file, as OpenAI's batch guide shows it.
