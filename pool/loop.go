@@ -212,10 +212,10 @@ func (l *loop) warm(r *replica, loading time.Duration) {
 func (l *loop) adopt(r *replica, e Engine) {
 	p := l.p
 	r.engine = e
-	r.tracked = track(e.Backend(), func() { go l.republish(r.model.Name) },
-		func() { go p.do(func(l *loop) error { l.judge(r.model.Name); return nil }) })
+	changed, suspect := make(chan struct{}, 1), make(chan struct{}, 1)
+	r.tracked = track(e.Backend(), poke(changed), poke(suspect))
 	p.acts.Go(func() {
-		<-e.Done()
+		p.watch(r.model.Name, e, changed, suspect)
 		_ = p.do(func(l *loop) error {
 			if l.replicas[r.info.ID] == r && r.engine == e && r.info.State != Draining && r.info.State != Stopped {
 				l.fail(r, errors.New("engine process ended"))
@@ -223,6 +223,38 @@ func (l *loop) adopt(r *replica, e Engine) {
 			return nil
 		})
 	})
+}
+
+// poke tells whoever reads c that there is news; it never blocks, and what was
+// not read yet tells of this, too.
+func poke(c chan<- struct{}) func() {
+	return func() {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// watch follows an engine's calls until it ends: its circuit breaker, once when
+// that changes and once more when an open one lets the next try through, and
+// whether it is worse than its siblings.
+func (p *Pool) watch(model string, e Engine, changed, suspect <-chan struct{}) {
+	publish := func(l *loop) error { l.publish(model); return nil }
+	var half <-chan time.Time
+	for {
+		select {
+		case <-e.Done():
+			return
+		case <-changed:
+			_ = p.do(publish) // a closed pool has nobody to tell of
+			half = time.After(breakerOpen + 10*time.Millisecond)
+		case <-half:
+			_ = p.do(publish)
+		case <-suspect:
+			_ = p.do(func(l *loop) error { l.judge(model); return nil })
+		}
+	}
 }
 
 // adapters hears what the engine of a replica's nth load has.
@@ -237,21 +269,6 @@ func (p *Pool) adapters(r *replica, n int) func([]string) {
 			}
 			return nil
 		})
-	}
-}
-
-// republish follows a circuit breaker: once when it changes, and once more when
-// an open one lets the next try through. Called outside the loop.
-func (l *loop) republish(model string) {
-	for range 2 {
-		if l.p.do(func(l *loop) error { l.publish(model); return nil }) != nil {
-			return
-		}
-		select {
-		case <-time.After(breakerOpen + 10*time.Millisecond):
-		case <-l.p.done:
-			return
-		}
 	}
 }
 

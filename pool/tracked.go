@@ -39,7 +39,8 @@ var (
 	errLeft = errors.New("call cancelled")
 )
 
-// track wraps b; changed is called when the circuit opens or closes.
+// track wraps b; changed is called when the circuit opens or closes. Neither
+// function may block.
 func track(b backends.Backend, changed, suspect func()) *tracked {
 	return &tracked{
 		Backend: b, idle: make(chan struct{}), suspect: suspect,
@@ -251,7 +252,9 @@ func (c *call) AfterFunc(f func()) (stop func() bool) {
 	c.t.mu.Lock()
 	if c.cut {
 		c.t.mu.Unlock()
-		go f() // not here: context calls us with a lock of f's
+		// Not here: context calls us with a lock of f's. f does not block, so
+		// that its goroutine ends by itself at once and needs nobody to wait for it.
+		go f()
 		return func() bool { return false }
 	}
 	k := &c.own
