@@ -14,6 +14,9 @@ const (
 	// maxHolders is how many replicas are remembered for one prefix block: those
 	// that saw it last.
 	maxHolders = 4
+	// affinityEntries is how many sessions, and how many prefix blocks, a model
+	// remembers at most.
+	affinityEntries = 32768
 	// maxBlocks bounds the prefix blocks of one request that are looked at.
 	maxBlocks = 256
 )

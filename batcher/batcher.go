@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"sync"
 	"time"
 
@@ -37,13 +36,23 @@ type Replica struct {
 	Adapters []string // LoRA adapters that it serves beside the model itself
 }
 
+// DefaultBatchRows is how many rows one merged call has at most, unless the
+// options say otherwise.
+const DefaultBatchRows = 64
+
+// Seconds that a call and a token cost before anything was measured.
+const (
+	priorAlpha = 0.005
+	priorBeta  = 20e-6
+)
+
 // Options say how one model is batched. Zero values take the defaults written
 // at each field.
 type Options struct {
 	Model string // the served model's name, in answers; calls name it as the requests' bodies do
 	Merge bool   // embeddings: merge across clients; false: generation, admission only
 
-	MaxBatchRows   int           // rows in one merged call, 64
+	MaxBatchRows   int           // rows in one merged call, DefaultBatchRows
 	MaxBatchTokens int           // tokens in one merged call, 8192; the fit may choose less
 	MaxQueueDelay  time.Duration // fixed wait of the oldest row as Triton has it; 0 = decided by the fit and eta
 	MaxQueue       int           // requests waiting, per class, 1024
@@ -55,15 +64,11 @@ type Options struct {
 	Window     time.Duration // how far back latencies are judged, 10 s
 	MinSamples int           // fewer samples than this in the window give no headroom, 20
 
-	PriorAlpha float64 // seconds a call costs before anything was measured, 0.005
-	PriorBeta  float64 // seconds a token costs before anything was measured, 20e-6
-
 	Off bool // batching off: one request a call (for comparison)
 
 	// Affinity sends generation to the replica that knows its session or prefix,
 	// as long as that has not much more to do than another.
-	Affinity        bool
-	AffinityEntries int // sessions, and prefix blocks, remembered; 32768
+	Affinity bool
 
 	// Hedge asks a second replica when a short call that is no stream takes
 	// longer than 95 in 100 of its kind; at most 5 % of such calls.
@@ -94,25 +99,18 @@ func (o Options) Validate() error {
 		return bad("max_queue_delay", o.MaxQueueDelay, fmt.Sprintf("less than the target of %v", o.Target))
 	case o.Window < 0 || o.MinSamples < 0:
 		return bad("window, min_samples", fmt.Sprint(o.Window, ", ", o.MinSamples), "0 or more")
-	case o.AffinityEntries < 0:
-		return bad("affinity_entries", o.AffinityEntries, "0 or more")
-	case !(o.PriorAlpha >= 0 && o.PriorBeta >= 0) || math.IsInf(o.PriorAlpha+o.PriorBeta, 0):
-		return bad("prior_alpha, prior_beta", fmt.Sprint(o.PriorAlpha, ", ", o.PriorBeta), "finite, 0 or more")
 	}
 	return nil
 }
 
 // withDefaults fills what was left zero.
 func (o Options) withDefaults() Options {
-	o.MaxBatchRows = cmp.Or(o.MaxBatchRows, 64)
+	o.MaxBatchRows = cmp.Or(o.MaxBatchRows, DefaultBatchRows)
 	o.MaxBatchTokens = cmp.Or(o.MaxBatchTokens, 8192)
 	o.MaxQueue = cmp.Or(o.MaxQueue, 1024)
 	o.QueueTimeout = cmp.Or(o.QueueTimeout, 30*time.Second)
 	o.Window = cmp.Or(o.Window, 10*time.Second)
 	o.MinSamples = cmp.Or(o.MinSamples, 20)
-	o.PriorAlpha = cmp.Or(o.PriorAlpha, 0.005)
-	o.PriorBeta = cmp.Or(o.PriorBeta, 20e-6)
-	o.AffinityEntries = cmp.Or(o.AffinityEntries, 32768)
 	return o
 }
 

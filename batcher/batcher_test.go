@@ -256,7 +256,8 @@ func TestOffSendsOneRequestACall(t *testing.T) {
 func TestEtaWaitsForTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &engine{alpha: 10 * time.Millisecond, beta: 0}
-		b := start(t, Options{Model: "m", Merge: true, Target: 200 * time.Millisecond, PriorAlpha: 0.010, PriorBeta: 1e-6}, rep("a", e))
+		b := start(t, Options{Model: "m", Merge: true, Target: 200 * time.Millisecond}, rep("a", e))
+		*b.core.fits["s"] = *NewFit(0.010, 1e-6)
 		defer stop(t, b)
 		for range coldSamples + 10 { // a fit that knows the engine is what may wait
 			if _, err := b.Submit(t.Context(), embedding("abc")); err != nil {

@@ -107,7 +107,7 @@ func NewCore(o Options) *Core {
 		flying: map[*Batch]struct{}{}, fits: map[string]*Fit{}, offlineLimit: math.MaxInt,
 	}
 	if c.opt.Affinity {
-		c.affinity = newAffinity(c.opt.AffinityEntries)
+		c.affinity = newAffinity(affinityEntries)
 	}
 	return c
 }
@@ -133,6 +133,8 @@ func (c *Core) Arrive(now time.Time, w *Work) []Action {
 		c.shed(w, backends.ErrDraining)
 	case class.queue >= c.opt.MaxQueue:
 		c.shed(w, &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_full"})
+	case c.lacks(w):
+		c.shed(w, c.unserved(w))
 	default:
 		w.first[0] = span{to: len(w.RowTokens)}
 		w.todo = w.first[:]
@@ -226,7 +228,7 @@ func (c *Core) First(now time.Time, b *Batch, took time.Duration) []Action {
 	if b.first = took; took > 0 {
 		c.learn(b, took)
 	} else {
-		guess := time.Duration(c.fit(b.replica).Seconds(b.Tokens) * float64(time.Second))
+		guess := time.Duration(b.replica.fit.Seconds(b.Tokens) * float64(time.Second))
 		b.first = min(guess, now.Sub(b.At))
 	}
 	at := b.At.Add(b.first)
@@ -242,7 +244,7 @@ func (c *Core) First(now time.Time, b *Batch, took time.Duration) []Action {
 // learn feeds the fit, once the replica is no longer new.
 func (c *Core) learn(b *Batch, took time.Duration) {
 	if b.At.Sub(b.replica.since) >= settling {
-		c.fit(b.replica).Observe(b.Tokens, took)
+		b.replica.fit.Observe(b.Tokens, took)
 	}
 }
 
@@ -438,11 +440,14 @@ func (c *Core) expire(now time.Time, w *Work) {
 	var err error = &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_timeout"}
 	if !w.Deadline.IsZero() && !now.Before(w.Deadline) {
 		err = fmt.Errorf("%w: %w", backends.ErrDeadline, err)
-	} else if !slices.ContainsFunc(c.replicas, func(r *replica) bool {
-		return r.has(w.Place.Adapter) && (w.Class == backends.Offline || !r.Offline)
-	}) {
-		err = &backends.RetryError{Err: backends.ErrUnavailable, After: c.retryAfter(), Reason: "no_replica"}
+	} else if !c.serves(w) {
+		err = c.unserved(w)
 	}
+	c.giveUp(now, w, err)
+}
+
+// giveUp fails what has waited in vain.
+func (c *Core) giveUp(now time.Time, w *Work, err error) {
 	c.order.classes[w.Class].count.Expired++
 	if w.Class == backends.Interactive { // a wait that never ended is the worst latency of all
 		c.first.add(now, now.Sub(w.Arrival))

@@ -412,9 +412,9 @@ func TestAttainmentFromWrongPriors(t *testing.T) {
 		for _, load := range []float64{0.1, 0.5, 0.8} {
 			for _, wrong := range [][2]float64{{1, 1}, {3, 3}, {1. / 3, 1. / 3}, {1. / 3, 3}, {3, 1. / 3}} {
 				o := paper
-				o.PriorAlpha, o.PriorBeta = 0.006*wrong[0], 10e-6*wrong[1]
 				r := rand.New(rand.NewPCG(1, 2))
 				w := newWorld(o, law(0.006, 10e-6, r), shared("a", "b", "c", "d")...)
+				*w.core.fits["s"] = *NewFit(0.006*wrong[0], 10e-6*wrong[1])
 				w.core.SetEta(t0, eta)
 				works := w.poisson(r, load*1700, 10*time.Second, backends.Interactive, "")
 				w.run()

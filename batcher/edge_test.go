@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,7 +159,7 @@ func TestAdapters(t *testing.T) {
 	}{
 		{lora, "b:1/5 idle"},
 		{lora, ""},
-		{backends.Placement{Adapter: "unknown"}, ""},
+		{backends.Placement{Adapter: "unknown"}, "fail no_replica"},
 		{backends.Placement{}, "a:1/5 idle"}, // whoever waits for an adapter holds up nobody else
 	} {
 		if got := script(c.Arrive(t0, alone(t0, 5, step.place))); got != step.want {
@@ -172,16 +173,50 @@ func TestAdapters(t *testing.T) {
 		t.Errorf("behind 41 that wait for an adapter: %q", got)
 	}
 	acts := c.Tick(t0.Add(time.Second))
-	no := 0
 	for _, a := range acts {
-		if errors.Is(a.Err, backends.ErrUnavailable) {
-			no++
-		} else if !errors.Is(a.Err, backends.ErrOverloaded) {
+		if !errors.Is(a.Err, backends.ErrOverloaded) {
 			t.Errorf("%v", a.Err)
 		}
 	}
-	if len(acts) != 42 || no != 1 {
-		t.Errorf("%d failed, %d for want of a replica, want 42 and the unknown adapter's", len(acts), no)
+	if len(acts) != 41 {
+		t.Errorf("%d failed, want 41", len(acts))
+	}
+}
+
+// Nobody waits for an adapter that the ready replicas do not have.
+func TestMissingAdapter(t *testing.T) {
+	up := func(offline bool, adapters ...string) Replica {
+		return Replica{ID: "a", Slots: 1, Shape: "s", Offline: offline, Adapters: adapters}
+	}
+	for _, tc := range []struct {
+		name     string
+		class    backends.Class
+		before   []Replica
+		arriving string
+		after    []Replica
+		then     string
+	}{
+		{"ready without it", 0, []Replica{up(false, "other")}, "fail no_replica", nil, ""},
+		{"on its way, with it", 0, nil, "", []Replica{up(false, "lora")}, "a:1/5 idle"},
+		{"on its way, without it", 0, nil, "", []Replica{up(false)}, "fail no_replica"},
+		{"all gone for a moment", 0, nil, "", nil, ""},
+		{"only a lent one is ready", 0, []Replica{up(true)}, "", []Replica{up(true)}, ""},
+		{"of a batch job", backends.Offline, []Replica{up(false)}, "", []Replica{up(false, "lora")}, "a:1/5 idle"},
+	} {
+		c := NewCore(Options{Model: "m"})
+		c.SetReplicas(t0, tc.before)
+		w := alone(t0, 5, backends.Placement{Adapter: "lora"})
+		w.Class = tc.class
+		acts := c.Arrive(t0, w)
+		if got := script(acts); got != tc.arriving {
+			t.Errorf("%s: arrives: %q, want %q", tc.name, got, tc.arriving)
+		}
+		if len(acts) > 0 && !strings.Contains(acts[0].Err.Error(), `"lora"`) {
+			t.Errorf("%s: %v does not name the adapter", tc.name, acts[0].Err)
+		}
+		if got := script(c.SetReplicas(t0, tc.after)); got != tc.then {
+			t.Errorf("%s: then %q, want %q", tc.name, got, tc.then)
+		}
 	}
 }
 
@@ -253,8 +288,9 @@ func TestDeclined(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
-	o := Options{Model: "m", PriorAlpha: 0.1, PriorBeta: 0.001}
+	o := Options{Model: "m"}
 	c := NewCore(o)
+	c.fits["s"] = NewFit(0.1, 0.001)
 	b := &Batcher{}
 	at := func(c *Core) time.Duration { b.wait.set(c.outlook()); return b.Wait(100) }
 	if got := at(c); got != -1 {
@@ -274,6 +310,7 @@ func TestWait(t *testing.T) {
 	}
 	o.Merge, o.MaxBatchTokens = true, 100 // 200 ms a whole call: 500 tokens a second
 	c = NewCore(o)
+	c.fits["s"] = NewFit(0.1, 0.001)
 	c.SetReplicas(t0, shared("a"))
 	c.Arrive(t0, work(0, "", t0, 100))
 	c.Arrive(t0, work(0, "", t0, 100))

@@ -90,7 +90,7 @@ func (c *Core) placement() []*replica {
 		if d := cmp.Compare(a.tokens*b.Slots, b.tokens*a.Slots); d != 0 {
 			return d
 		}
-		return cmp.Compare(c.fit(a).Seconds(size), c.fit(b).Seconds(size))
+		return cmp.Compare(a.fit.Seconds(size), b.fit.Seconds(size))
 	})
 	return c.scratch
 }
@@ -127,7 +127,7 @@ func (c *Core) limit(r *replica) int {
 	if c.opt.Target == 0 {
 		return c.opt.MaxBatchTokens
 	}
-	f := c.fit(r)
+	f := r.fit
 	return min(c.opt.MaxBatchTokens, max(f.Largest(c.opt.Target, c.shared), f.Knee()))
 }
 
@@ -136,7 +136,7 @@ func (c *Core) limit(r *replica) int {
 func (c *Core) when(now time.Time, r *replica, l *lane) (Reason, bool) {
 	i, s := &l.bands[backends.Interactive], &l.bands[backends.Standard]
 	rows, tokens := i.rows+s.rows, i.tokens+s.tokens
-	fit, fixed := c.fit(r), c.opt.MaxQueueDelay
+	fit, fixed := r.fit, c.opt.MaxQueueDelay
 	serving := &c.order.classes[backends.Interactive]
 	all := serving.rows + c.order.classes[backends.Standard].rows
 	switch {
@@ -189,7 +189,7 @@ type filling struct {
 // fill puts together the call that r should run now, nil when it should wait.
 func (c *Core) fill(now time.Time, r *replica) *Batch {
 	f := filling{
-		c: c, r: r, now: now, fit: c.fit(r), whole: c.opt.Off,
+		c: c, r: r, now: now, fit: r.fit, whole: c.opt.Off,
 		rows: c.opt.MaxBatchRows, tokens: c.opt.MaxBatchTokens,
 		offRows: c.opt.MaxBatchRows, offTokens: c.opt.MaxBatchTokens,
 	}

@@ -152,18 +152,15 @@ func TestFixedDelay(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for name, o := range map[string]Options{
-		"no name":   {},
-		"rows":      {Model: "m", MaxBatchRows: -1},
-		"tokens":    {Model: "m", MaxBatchTokens: -1},
-		"delay":     {Model: "m", MaxQueueDelay: -1},
-		"queue":     {Model: "m", MaxQueue: -1},
-		"timeout":   {Model: "m", QueueTimeout: -1},
-		"target":    {Model: "m", Target: -1},
-		"too late":  {Model: "m", Target: ms(5), MaxQueueDelay: ms(5)},
-		"affinity":  {Model: "m", AffinityEntries: -1},
-		"window":    {Model: "m", Window: -1},
-		"prior":     {Model: "m", PriorAlpha: math.NaN()},
-		"prior inf": {Model: "m", PriorBeta: math.Inf(1)},
+		"no name":  {},
+		"rows":     {Model: "m", MaxBatchRows: -1},
+		"tokens":   {Model: "m", MaxBatchTokens: -1},
+		"delay":    {Model: "m", MaxQueueDelay: -1},
+		"queue":    {Model: "m", MaxQueue: -1},
+		"timeout":  {Model: "m", QueueTimeout: -1},
+		"target":   {Model: "m", Target: -1},
+		"too late": {Model: "m", Target: ms(5), MaxQueueDelay: ms(5)},
+		"window":   {Model: "m", Window: -1},
 	} {
 		if err := o.Validate(); err == nil {
 			t.Errorf("%s: %+v is accepted", name, o)

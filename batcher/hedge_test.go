@@ -178,7 +178,8 @@ func TestHedgeStorm(t *testing.T) {
 			})
 			rs = append(rs, r)
 		}
-		b := start(t, Options{Model: "m", Hedge: true, Affinity: true, AffinityEntries: 8, MaxQueue: 100, QueueTimeout: time.Second}, rs...)
+		b := start(t, Options{Model: "m", Hedge: true, Affinity: true, MaxQueue: 100, QueueTimeout: time.Second}, rs...)
+		b.core.affinity = newAffinity(8)
 		var wg sync.WaitGroup
 		var hedged, short atomic.Int64
 		for i := range 8 {

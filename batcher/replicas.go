@@ -2,13 +2,17 @@ package batcher
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
+
+	"aloft/backends"
 )
 
 // replica is a Replica with what runs on it.
 type replica struct {
 	Replica
+	fit    *Fit      // its shape's
 	since  time.Time // when it joined
 	free   time.Time // when it last had its last call end
 	busy   int       // calls or sequences
@@ -20,6 +24,30 @@ type replica struct {
 // has reports whether the replica serves the adapter.
 func (r *replica) has(adapter string) bool {
 	return adapter == "" || slices.Contains(r.Adapters, adapter)
+}
+
+// serves reports whether a ready replica may run w at all.
+func (c *Core) serves(w *Work) bool {
+	return slices.ContainsFunc(c.replicas, func(r *replica) bool {
+		return r.has(w.Place.Adapter) && (w.Class == backends.Offline || !r.Offline)
+	})
+}
+
+// lacks reports whether there are replicas for w, but none with its adapter: it
+// was taken out of the configuration, or its engines never had it, and waiting
+// helps nobody. Without a replica w waits for the one that is on its way, and a
+// row of a batch job waits in any case, since its job has hours.
+func (c *Core) lacks(w *Work) bool {
+	return w.Place.Adapter != "" && w.Class != backends.Offline && c.shared > 0 && !c.serves(w)
+}
+
+// unserved is why w fails that no replica may run.
+func (c *Core) unserved(w *Work) error {
+	err := backends.ErrUnavailable
+	if c.lacks(w) {
+		err = fmt.Errorf("no ready replica has adapter %q: %w", w.Place.Adapter, err)
+	}
+	return &backends.RetryError{Err: err, After: c.retryAfter(), Reason: "no_replica"}
 }
 
 // open reports whether the replica can start a call now.
@@ -39,7 +67,7 @@ func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
 			r = &replica{since: now, free: now}
 			c.byID[n.ID] = r
 		}
-		r.Replica, r.gone = n, false
+		r.Replica, r.fit, r.gone = n, c.fit(n.Shape), false
 		c.replicas = append(c.replicas, r)
 		if !r.Offline {
 			c.shared++
@@ -59,15 +87,20 @@ func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
 		}
 		return cmp.Compare(a.Index, b.Index)
 	})
+	for _, w := range slices.Clone(c.order.expiries) { // which giveUp changes
+		if c.lacks(w) {
+			c.giveUp(now, w, c.unserved(w))
+		}
+	}
 	return c.settle(now)
 }
 
-// fit is the service-time model of a replica's shape.
-func (c *Core) fit(r *replica) *Fit {
-	f := c.fits[r.Shape]
+// fit is the service-time model of a shape.
+func (c *Core) fit(shape string) *Fit {
+	f := c.fits[shape]
 	if f == nil {
-		f = NewFit(c.opt.PriorAlpha, c.opt.PriorBeta)
-		c.fits[r.Shape] = f
+		f = NewFit(priorAlpha, priorBeta)
+		c.fits[shape] = f
 	}
 	return f
 }

@@ -249,7 +249,6 @@ func (c *Core) Signals(now time.Time) Signals {
 func (c *Core) shapes(s *Signals) {
 	replicas := map[string]int{}
 	for _, r := range c.replicas {
-		c.fit(r) // a shape that has run nothing yet has its prior
 		if r.Offline {
 			s.OfflineReplicas++
 			continue
@@ -290,7 +289,7 @@ func (c *Core) retryAfter() time.Duration {
 	for _, r := range c.replicas {
 		if !r.Offline {
 			size := c.limit(r)
-			rate += float64(size) / c.fit(r).Seconds(size)
+			rate += float64(size) / r.fit.Seconds(size)
 		}
 	}
 	if rate == 0 {

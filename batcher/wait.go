@@ -22,7 +22,7 @@ func (c *Core) outlook() outlook {
 		if r.Offline {
 			continue
 		}
-		f := c.fit(r)
+		f := r.fit
 		if slots == 0 || f.alpha < alpha {
 			alpha, token = f.alpha, f.beta
 		}

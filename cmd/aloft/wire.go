@@ -265,7 +265,7 @@ func (m *served) maxRows() int {
 	case m.Batch.MaxRows > 0:
 		return m.Batch.MaxRows
 	}
-	return 64 // the batcher's default
+	return batcher.DefaultBatchRows
 }
 
 var phases = map[pool.State]arbiter.Phase{
