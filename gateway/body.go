@@ -55,22 +55,22 @@ func (s *Server) readAny(c *fasthttp.RequestCtx) ([]byte, error) {
 }
 
 func (s *Server) readRaw(c *fasthttp.RequestCtx) ([]byte, error) {
+	n := c.Request.Header.ContentLength()
+	if n > s.opt.MaxBody {
+		c.SetConnectionClose() // with all of it unread; see lingering
+		return nil, tooLarge(s.opt.MaxBody)
+	}
 	stream := c.RequestBodyStream()
 	if stream == nil {
 		return nil, nil
 	}
-	n := c.Request.Header.ContentLength()
 	if n >= 0 && n <= min(wholeAlloc, s.opt.MaxBody) {
 		body := make([]byte, n, 2*n+64) // with room for rewrite
 		_, err := io.ReadFull(stream, body)
 		return body, readFault(err)
 	}
-	var body []byte
-	var err error
-	if n <= s.opt.MaxBody {
-		body, err = io.ReadAll(io.LimitReader(stream, int64(s.opt.MaxBody)+1))
-	}
-	if max(n, len(body)) > s.opt.MaxBody {
+	body, err := io.ReadAll(io.LimitReader(stream, int64(s.opt.MaxBody)+1))
+	if len(body) > s.opt.MaxBody {
 		c.SetConnectionClose() // with the rest unread; see lingering
 		return nil, tooLarge(s.opt.MaxBody)
 	}

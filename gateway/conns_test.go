@@ -237,6 +237,41 @@ func TestRefusedUploadIsAnswered(t *testing.T) {
 	}
 }
 
+// A length that is too large is refused from the head: no byte of the body is
+// asked or waited for, and what comes first in the head is still said first.
+func TestOversizedIsRefusedFromTheHead(t *testing.T) {
+	lim := func(o *Options, _ *Deps) { o.MaxFile, o.MaxBody = 1<<20, 10000 }
+	e := withJobs(t, answer(200, "{}"), lim)
+	form := "Content-Type: multipart/form-data; boundary=b\r\n"
+	for name, tt := range map[string]struct {
+		head   string
+		status int
+		code   string
+	}{
+		"JSON":              {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 10001\r\n\r\n", 413, "request_too_large"},
+		"HTTP/1.0":          {"POST /v1/embeddings HTTP/1.0\r\nContent-Length: 10001\r\n\r\n", 413, "request_too_large"},
+		"expected":          {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 30000000\r\n\r\n", 413, "request_too_large"},
+		"upload":            {"POST /v1/files HTTP/1.1\r\nHost: x\r\n" + form + "Content-Length: 2097153\r\n\r\n", 413, "request_too_large"},
+		"expected upload":   {"POST /v1/files HTTP/1.1\r\nHost: x\r\n" + form + "Expect: 100-continue\r\nContent-Length: 9000000000\r\n\r\n", 413, "request_too_large"},
+		"no such URL":       {"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 10001\r\n\r\n", 404, "unknown_url"},
+		"of another type":   {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 10001\r\n\r\n", 415, "unsupported_media_type"},
+		"a probe with much": {"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 10001\r\n\r\n", 200, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := e.dial(t)
+			io.WriteString(c, tt.head)
+			all, err := io.ReadAll(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			head, body, _ := strings.Cut(string(all), "\r\n\r\n")
+			if !strings.HasPrefix(head, fmt.Sprintf("HTTP/1.1 %d ", tt.status)) || !strings.Contains(head, "Connection: close") || !strings.Contains(body, tt.code) {
+				t.Errorf("%s, want %d %s at once and the connection closed", all, tt.status, tt.code)
+			}
+		})
+	}
+}
+
 // Slow clients do not delay a quick one: its median stays within five times
 // that without them, in the best of three rounds.
 func TestSlowClientsDelayNobody(t *testing.T) {
@@ -517,6 +552,11 @@ func TestDiskFull(t *testing.T) {
 	status, reply := e.upload(t, "purpose", "batch", "file", "x")
 	if status != 507 || reply["error"].(map[string]any)["code"] != "insufficient_storage" {
 		t.Errorf("%d %v, want 507", status, reply)
+	}
+	resp, body := e.do(t, "POST", "/v1/files", "--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"+
+		"--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"f\"\r\n\r\nx\r\n--b--\r\n", "Content-Type", "multipart/form-data; boundary=b")
+	if resp.StatusCode != 507 || resp.Header.Get("X-Aloft-Reason") != "storage_full" || resp.Header.Get("X-Should-Retry") != "false" {
+		t.Errorf("%d %s %v, want 507, storage_full and no retry", resp.StatusCode, body, resp.Header)
 	}
 }
 

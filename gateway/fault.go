@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"aloft/backends"
@@ -32,12 +33,13 @@ const (
 	reasonBudget       = "budget"      // the key's tokens of this month
 	reasonNotAllowed   = "not_allowed" // the key may not do this
 	reasonConns        = "too_many_connections"
+	reasonStorage      = "storage_full" // no room on disk, or the quota of it used up
 )
 
 var reasons = []string{
 	reasonQueueFull, reasonQueueTimeout, reasonNoReplica, reasonLoading, reasonDraining, reasonConnect,
 	reasonSilent, reasonBadReply, reasonEngine, reasonTooSlow, reasonClientGone, reasonBadRequest, reasonInternal,
-	reasonRateLimit, reasonBudget, reasonNotAllowed, reasonConns,
+	reasonRateLimit, reasonBudget, reasonNotAllowed, reasonConns, reasonStorage,
 }
 
 // statusClientGone is nginx's status for a client that left before the answer.
@@ -75,6 +77,8 @@ type fault struct {
 	quota  *Quota        // where the key stands, of a limit's fault
 }
 
+const noRoom = "the server has no room on disk for this"
+
 // table is the one place where an error becomes a status (OpenAI's API
 // reference). The first row whose error is in the chain counts.
 var table = []struct {
@@ -98,6 +102,9 @@ var table = []struct {
 	{jobs.ErrFinished, 400, "invalid_request_error", "already_finished", "", true, false, ""},
 	{jobs.ErrConflict, 409, "invalid_request_error", "conflict", "", false, false, ""},
 	{jobs.ErrClosed, 503, "server_error", "service_unavailable", reasonDraining, false, true, "the server is shutting down"},
+	{syscall.ENOSPC, 507, "server_error", "insufficient_storage", reasonStorage, true, true, noRoom},
+	{syscall.EDQUOT, 507, "server_error", "insufficient_storage", reasonStorage, true, true, noRoom},
+	{syscall.EFBIG, 507, "server_error", "insufficient_storage", reasonStorage, true, true, noRoom},
 	{context.DeadlineExceeded, 504, "server_error", "gateway_timeout", reasonTooSlow, true, false, ""},
 	{errUnfinished, 502, "server_error", "bad_gateway", reasonBadReply, false, false, ""},
 	{errBrokeOff, 502, "server_error", "bad_gateway", reasonBadReply, false, true, "the engine's answer broke off"},

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -69,18 +68,17 @@ func (s *Server) createFile(x *exchange) {
 	c := x.c
 	boundary := c.Request.Header.MultipartFormBoundary()
 	stream := c.RequestBodyStream()
+	if s.oversized(&c.Request.Header) {
+		c.SetConnectionClose()
+		s.fail(x, tooLarge(int(s.opt.MaxFile)))
+		return
+	}
 	if len(boundary) == 0 || stream == nil {
 		s.fail(x, unsupported("content type %q is not supported, want multipart/form-data with a boundary", c.Request.Header.ContentType()))
 		return
 	}
 	body := &io.LimitedReader{R: stream, N: s.opt.MaxFile + uploadSlack}
-	var up *upload
-	var err error
-	if int64(c.Request.Header.ContentLength()) > body.N {
-		err = tooLarge(int(s.opt.MaxFile))
-	} else {
-		up, err = readUpload(multipart.NewReader(body, string(boundary)), s.opt.SpoolDir, s.opt.MaxFile)
-	}
+	up, err := readUpload(multipart.NewReader(body, string(boundary)), s.opt.SpoolDir, s.opt.MaxFile)
 	if up != nil {
 		defer up.content.Close()
 	}
@@ -98,7 +96,7 @@ func (s *Server) createFile(x *exchange) {
 	}
 	if err != nil { // the rest of the body stays unread
 		c.SetConnectionClose()
-		s.fail(x, storageFault(err))
+		s.fail(x, err)
 		return
 	}
 	s.json(x, fileOf(f))
@@ -166,19 +164,6 @@ func badUpload(err error) error {
 		return f
 	}
 	return invalid("", "", "the multipart body is damaged or broke off")
-}
-
-// storageFault makes a full disk 507: the request was right, and trying again
-// at once cannot help.
-func storageFault(err error) error {
-	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
-		if errors.Is(err, full) {
-			return &openai.Error{
-				Status: 507, Type: "server_error", Code: "insufficient_storage", Message: "the server has no room for the file",
-			}
-		}
-	}
-	return err
 }
 
 // maxName is the longest file name kept, in bytes.

@@ -65,6 +65,7 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 		Handler:        s.cors(lingering(s.handle)),
 		ErrorHandler:   s.unread,
 		HeaderReceived: s.limits,
+		ExpectHandler:  s.expect,
 		Name:           s.opt.Name,
 		Logger:         quietLog{log},
 
@@ -85,13 +86,42 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// limits gives the body of a request its time, now that the head is there.
+// limits gives the body of a request its time, now that the head is there. A
+// body that is announced as too large is not waited for: fasthttp reads the
+// first 8 KiB before a handler, unless the client expects to be asked for it.
 func (s *Server) limits(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
-	path, _, _ := bytes.Cut(h.RequestURI(), []byte{'?'})
-	if string(h.Method()) == "POST" && bytes.HasSuffix(path, []byte("/v1/files")) { // also behind http://HOST, the absolute form
+	if s.oversized(h) {
+		h.SetProtocol("HTTP/1.1") // in 1.0 nobody can expect
+		h.Set("Expect", "100-continue")
+	}
+	if isUpload(h) {
 		return fasthttp.RequestConfig{ReadTimeout: s.opt.UploadTimeout}
 	}
 	return fasthttp.RequestConfig{ReadTimeout: bodyTime(s.opt.BodyTimeout, min(h.ContentLength(), s.opt.MaxBody))}
+}
+
+// expect answers a request whose body is announced as too large, for whatever
+// comes first in its head; fasthttp then closes. Others are asked for theirs.
+func (s *Server) expect(c *fasthttp.RequestCtx) int {
+	if !s.oversized(&c.Request.Header) {
+		return fasthttp.StatusContinue
+	}
+	s.http.Handler(c)
+	linger(c.Conn(), true) // the body may be on its way all the same
+	return c.Response.StatusCode()
+}
+
+func (s *Server) oversized(h *fasthttp.RequestHeader) bool {
+	most := int64(s.opt.MaxBody)
+	if isUpload(h) {
+		most = s.opt.MaxFile + uploadSlack
+	}
+	return int64(h.ContentLength()) > most
+}
+
+func isUpload(h *fasthttp.RequestHeader) bool {
+	path, _, _ := bytes.Cut(h.RequestURI(), []byte{'?'})
+	return string(h.Method()) == "POST" && bytes.HasSuffix(path, []byte("/v1/files")) // also behind http://HOST, the absolute form
 }
 
 // unread answers what could not be read. More of it may be on its way, except

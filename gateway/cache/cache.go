@@ -111,7 +111,7 @@ func (c *Cache) Submit(ctx context.Context, r *backends.Request) (*backends.Repl
 	if err != nil {
 		return nil, err
 	}
-	shares := slices.Clone(ask.InputTokens)
+	shares := rowTokens(ask)
 	openai.Apportion(shares, tokens)
 	c.learn(a, vectors, shares)
 	if ask == r { // nothing of ours is in it: the answer as it came
@@ -160,15 +160,25 @@ func (c *Cache) look(r *backends.Request) *answer {
 func (a *answer) rest() *backends.Request {
 	part := *a.r
 	part.Inputs, part.InputTokens, part.Tokens = nil, nil, 0
+	tokens := rowTokens(a.r)
 	for _, i := range a.missing {
 		part.Inputs = append(part.Inputs, a.r.Inputs[i])
-		if len(a.r.InputTokens) > i {
-			part.InputTokens = append(part.InputTokens, a.r.InputTokens[i])
-			part.Tokens += a.r.InputTokens[i]
-		}
+		part.InputTokens = append(part.InputTokens, tokens[i])
+		part.Tokens += tokens[i]
 	}
 	part.Body = openai.AppendMergedEmbeddings(nil, []*backends.Request{&part})
 	return &part
+}
+
+// rowTokens is the size of each row, for the caller to change: a request that
+// was not counted by rows has its total spread over them, as in the batcher.
+func rowTokens(r *backends.Request) []int {
+	if len(r.InputTokens) == len(r.Inputs) {
+		return slices.Clone(r.InputTokens)
+	}
+	shares := slices.Repeat([]int{1}, len(r.Inputs))
+	openai.Apportion(shares, max(r.Tokens, len(r.Inputs)))
+	return shares
 }
 
 // learn fills in the missing rows and remembers them.

@@ -202,3 +202,28 @@ func TestCacheTogether(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// A request that is counted as a whole is remembered by rows all the same.
+func TestCacheOfARequestThatIsNotCountedByRows(t *testing.T) {
+	for _, counted := range [][]int{nil, {3}} {
+		engine := &lengths{}
+		c, err := New(engine, 1<<20, always)
+		if err != nil {
+			t.Fatal(err)
+		}
+		uncounted := func(body string) *backends.Request {
+			r := request(t, "a", body)
+			r.InputTokens = counted
+			return r
+		}
+		ask(t, c, uncounted(`{"model":"m","input":["four","four"]}`))
+		part := uncounted(`{"model":"m","input":["four","sixsix","two222"]}`)
+		text, _ := ask(t, c, part)
+		if got, want := gjson.Get(text, "usage.prompt_tokens").Int(), int64(4+12); got != want || gjson.Get(text, "data.#").Int() != 3 {
+			t.Errorf("counted %v: %s, want 3 rows and %d tokens", counted, text, want)
+		}
+		if got := rowTokens(part); got[0]+got[1]+got[2] != part.Tokens {
+			t.Errorf("counted %v: rows of %v tokens, want %d in all", counted, got, part.Tokens)
+		}
+	}
+}
