@@ -49,7 +49,7 @@ race: engine
 FUZZTIME ?= 10s
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	@git grep -n '^func Fuzz' -- '*_test.go' | sed -E 's|^(.*)/[^/]*:[0-9]+:func (Fuzz[A-Za-z0-9_]*).*|\1 \2|' | while read -r dir name; do \
-		echo "== $$dir $$name"; go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$dir" || exit 1; done
+		echo "== $$dir $$name"; go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x "./$$dir" || exit 1; done
 
 bench: build engine ## every benchmark program: BENCHMARKS.md and bench/out/*.json
 	go run ./cmd/bench --bin bin/aloft all

@@ -83,6 +83,63 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
+// What no model answers has a line too: one each, without what clients made up.
+func TestAccessLogOfOtherRoutes(t *testing.T) {
+	for _, share := range []float64{0, 1} {
+		var log lines
+		e := withJobs(t, answer(200, "{}"), func(o *Options, d *Deps) {
+			o.Telemetry.AccessLog = share
+			d.Keys = newRing(t, "SECRET", &Grant{Tenant: "red"}, "MASTER", &Grant{Tenant: "ops", Admin: true})
+			d.Status = fixedStatus{}
+		})
+		e.Server.log = slog.New(slog.NewTextHandler(&log, nil))
+		red, ops := []string{"Authorization", "Bearer SECRET"}, []string{"Authorization", "Bearer MASTER"}
+		body, kind := form(t, "purpose", "batch", "file", "PROMPT")
+		_, text := e.do(t, "POST", "/v1/files", body, append(red, "Content-Type", kind)...)
+		file, _ := object(t, text)["id"].(string)
+		e.get(t, "/v1/files/"+file+"/content", red...)
+		e.get(t, "/v1/models", red...)
+		e.get(t, "/aloft/v1/status", ops...)
+		e.get(t, "/healthz")
+		e.get(t, "/aloft/v1/status", red...)
+		e.get(t, "/v1/models/MADEUP?q=MADEUP", red...)
+		e.get(t, "/MADEUP")
+		e.get(t, "/v1/embeddings", red...)
+		e.do(t, "DELETE", "/v1/batches/MADEUP", "")
+		e.raw(t, "/v1/files\x00MADEUP", "")
+
+		want := []string{
+			`tenant=red key=id-SECRET method=POST path=/v1/files about="" status=200 reason=""`,
+			`tenant=red key=id-SECRET method=GET path=/v1/files//content about=` + file + ` status=200 reason=""`,
+			`tenant=red key=id-SECRET method=GET path=/v1/models about="" status=200 reason=""`,
+			`tenant=ops key=id-MASTER method=GET path=/aloft/v1/status about="" status=200 reason=""`,
+		}
+		if share == 0 {
+			want = nil
+		}
+		want = append(want,
+			`tenant="" key="" method=GET path=/aloft/v1/status about="" status=403 reason=not_allowed`,
+			`tenant=red key=id-SECRET method=GET path=/v1/models/ about="" status=404 reason=bad_request`,
+			`tenant="" key="" method=GET path="" about="" status=404 reason=bad_request`,
+			`tenant="" key="" method=GET path=/v1/embeddings about="" status=405 reason=bad_request`,
+			`tenant="" key="" method=DELETE path=/v1/batches/ about="" status=405 reason=bad_request`,
+			`status=400 reason=bad_request`, // no HTTP
+		)
+		until(t, func() bool { return len(log.about("request ended")) >= len(want) })
+		got := log.about("request ended")
+		for i, w := range want {
+			if len(got) != len(want) || !strings.Contains(got[i], w) {
+				t.Errorf("share %g: line %d of %d:\n%s\nwant\n%s", share, i, len(got), got[min(i, len(got)-1)], w)
+			}
+		}
+		for _, secret := range []string{"PROMPT", "Bearer", "=SECRET", "=MASTER", "MADEUP"} {
+			if all := log.about(secret); len(all) > 0 {
+				t.Errorf("the log has %s: %s", secret, all)
+			}
+		}
+	}
+}
+
 // The client is told when no replica of ours answered it.
 func TestRouteIsShown(t *testing.T) {
 	for _, route := range []string{"", backends.RouteOverflow, backends.RouteCache} {

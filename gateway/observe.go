@@ -14,11 +14,7 @@ import (
 // observe logs how a request ended and tells the observer. Of those that went
 // well a share is logged. Nothing of a prompt or an answer is.
 func (s *Server) observe(o *Outcome) {
-	level := slog.LevelInfo
-	if o.Status >= 500 {
-		level = slog.LevelWarn
-	}
-	if (o.Status >= 400 || logged(s.opt.Telemetry.AccessLog)) && s.log.Enabled(s.base, level) {
+	if level, yes := s.logs(o.Status); yes {
 		s.log.LogAttrs(s.base, level, "request ended",
 			slog.String("id", o.ID), slog.String("tenant", o.Tenant), slog.String("key", o.Key),
 			slog.String("model", o.Model), slog.String("path", o.Path),
@@ -30,6 +26,41 @@ func (s *Server) observe(o *Outcome) {
 	if s.deps.Observer != nil {
 		s.deps.Observer.Observe(*o)
 	}
+}
+
+// note logs a request that no model was asked for, as observe does the others.
+// Probes and scrapes are worth a line only to those who debug.
+func (s *Server) note(x *exchange) {
+	status := x.c.Response.StatusCode()
+	level, yes := s.logs(status)
+	if x.route != nil && x.route.role == open {
+		level = slog.LevelDebug
+	}
+	if !yes || !s.log.Enabled(s.base, level) {
+		return
+	}
+	var key, path, about string
+	if x.grant != nil {
+		key = x.grant.ID
+	}
+	if x.route != nil {
+		path = x.route.path + x.route.suffix
+	}
+	if status < 400 { // else a client may have made it up
+		about = printable([]byte(x.path))
+	}
+	s.log.LogAttrs(s.base, level, "request ended",
+		slog.String("id", x.id), slog.String("tenant", x.tenant), slog.String("key", key),
+		slog.String("method", printable(x.c.Method())), slog.String("path", path), slog.String("about", about),
+		slog.Int("status", status), slog.String("reason", x.reason), slog.Duration("total", time.Since(x.start)))
+}
+
+// logs reports whether and how loudly a request's end is logged.
+func (s *Server) logs(status int) (level slog.Level, yes bool) {
+	if status >= 500 {
+		level = slog.LevelWarn
+	}
+	return level, (status >= 400 || logged(s.opt.Telemetry.AccessLog)) && s.log.Enabled(s.base, level)
 }
 
 func logged(share float64) bool { return share > 0 && rand.Float64() < share }

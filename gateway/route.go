@@ -27,6 +27,8 @@ type exchange struct {
 	tenant string
 	class  backends.Class // the best that this caller may ask for
 	start  time.Time
+	asked  bool   // of a model: its Outcome is observed
+	reason string // of a fault
 }
 
 type handler func(x *exchange)
@@ -140,6 +142,11 @@ func (s *Server) handle(c *fasthttp.RequestCtx) {
 	*x = exchange{c: c, id: requestID(c.Request.Header.Peek("X-Request-Id")), start: time.Now()}
 	defer exchanges.Put(x)
 	defer func() {
+		if !x.asked {
+			s.note(x)
+		}
+	}()
+	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("handler panicked", "id", x.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			c.Response.Reset()
@@ -177,11 +184,12 @@ func (s *Server) dispatch(x *exchange) {
 		})
 		return
 	}
+	x.asked = rt.endpoint != ""
 	if err := s.authenticate(x, rt.role); err != nil {
 		if err == error(errNoKey) {
 			x.c.Response.Header.Set("WWW-Authenticate", "Bearer")
 		}
-		if e := rt.endpoint; e != "" {
+		if e := rt.endpoint; x.asked {
 			s.refuse(&caller{id: x.id, tenant: x.tenant, class: x.class, endpoint: e, path: rt.path, arrival: x.start}, err)
 		}
 		s.fail(x, err)
@@ -201,6 +209,7 @@ func (s *Server) write(x *exchange, f *fault, err error) {
 	if f.Status >= 500 && f.reason == reasonInternal {
 		s.log.Error("request failed", "id", x.id, "error", err)
 	}
+	x.reason = f.reason
 	var endpoint backends.Endpoint
 	if x.route != nil {
 		endpoint = x.route.endpoint
@@ -228,10 +237,9 @@ func (s *Server) write(x *exchange, f *fault, err error) {
 
 // badRequest answers what fasthttp could not read as a request.
 func (s *Server) badRequest(c *fasthttp.RequestCtx, err error) {
-	x := &exchange{c: c, id: requestID(nil)}
-	err = readFault(err) // the original may quote a header, and so a key
-	s.log.Debug("request not read", "id", x.id, "error", err)
-	s.fail(x, err)
+	x := &exchange{c: c, id: requestID(nil), start: time.Now()}
+	s.fail(x, readFault(err)) // the original may quote a header, and so a key
+	s.note(x)
 }
 
 // requestID takes the client's id if it is sane, else makes one.
