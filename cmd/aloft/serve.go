@@ -265,8 +265,7 @@ func (s *server) openArbiter(context.Context) error {
 }
 
 func (s *server) openGateway(ctx context.Context) error {
-	meter := s.telemetry.metrics.Meter("aloft")
-	obs, err := newObserver(s.serving, meter, s.telemetry.spans())
+	obs, err := newObserver(s.serving, s.telemetry)
 	if err != nil {
 		return err
 	}
@@ -274,7 +273,7 @@ func (s *server) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.gauges(meter); err != nil {
+	if err := s.gauges(s.telemetry.meter()); err != nil {
 		return err
 	}
 	edge := s.conf.edge(s.cert)

@@ -43,7 +43,8 @@ func (s *spans) record(o *gateway.Outcome) {
 	if s == nil || !o.Trace.Sampled {
 		return
 	}
-	ctx := context.WithValue(context.Background(), ids{}, &o.Trace)
+	made := o.Trace // o itself must not come to the heap for all the requests that are not sampled
+	ctx := context.WithValue(context.Background(), ids{}, &made)
 	if o.Trace.Parent != [8]byte{} {
 		state, err := trace.ParseTraceState(o.Trace.State)
 		if err != nil {

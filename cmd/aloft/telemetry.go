@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
 	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace"
 
@@ -26,21 +27,26 @@ import (
 // telemetry is the OpenTelemetry SDK, wired once: metrics always on /metrics,
 // and by OTLP with traces when OTEL_EXPORTER_OTLP_ENDPOINT is set.
 type telemetry struct {
-	handler http.Handler
-	metrics *sdk.MeterProvider
-	traces  *trace.TracerProvider // nil without OTLP
+	handler  http.Handler
+	metrics  *sdk.MeterProvider
+	measured *measured             // read with metrics
+	traces   *trace.TracerProvider // nil without OTLP
 }
+
+// scope is the instrumentation scope of all that is told.
+const scope = "aloft"
 
 func newTelemetry(ctx context.Context) (*telemetry, error) {
 	registry := prom.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	reader, err := prometheus.New(prometheus.WithRegisterer(registry), prometheus.WithoutScopeInfo())
+	t := &telemetry{handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}), measured: newMeasured(time.Now())}
+	reader, err := prometheus.New(prometheus.WithRegisterer(registry), prometheus.WithoutScopeInfo(),
+		prometheus.WithProducer(t.measured.producer(metricdata.CumulativeTemporality)))
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	res := resource.NewSchemaless(attribute.String("service.name", "aloft"), attribute.String("service.version", version()))
 	opts := []sdk.Option{sdk.WithReader(reader), sdk.WithResource(res)}
-	t := &telemetry{handler: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
 	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" {
 		push, err := otlpmetrichttp.New(ctx)
 		if err != nil {
@@ -50,7 +56,8 @@ func newTelemetry(ctx context.Context) (*telemetry, error) {
 		if err != nil {
 			return nil, fmt.Errorf("OTLP traces: %w", err)
 		}
-		opts = append(opts, sdk.WithReader(sdk.NewPeriodicReader(push)))
+		same := t.measured.producer(push.Temporality(sdk.InstrumentKindHistogram))
+		opts = append(opts, sdk.WithReader(sdk.NewPeriodicReader(push, sdk.WithProducer(same))))
 		// Which requests are recorded is decided at the edge, as they come.
 		t.traces = trace.NewTracerProvider(trace.WithBatcher(spans), trace.WithResource(res), trace.WithIDGenerator(made{}), trace.WithSampler(trace.AlwaysSample()))
 	}
@@ -58,12 +65,14 @@ func newTelemetry(ctx context.Context) (*telemetry, error) {
 	return t, nil
 }
 
+func (t *telemetry) meter() metric.Meter { return t.metrics.Meter(scope) }
+
 // spans returns who records spans; nil without OTLP.
 func (t *telemetry) spans() *spans {
 	if t.traces == nil {
 		return nil
 	}
-	return &spans{t.traces.Tracer("aloft")}
+	return &spans{t.traces.Tracer(scope)}
 }
 
 // sample is the share of requests that begin a trace here.
