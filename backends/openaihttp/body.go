@@ -139,14 +139,14 @@ func (x *exchange) Close() error {
 		x.turn.Unlock()
 		return nil
 	}
-	x.turn.reading = true
-	x.turn.Unlock()
 	if x.done {
+		x.turn.reading = true
+		x.turn.Unlock()
 		x.drain()
+		x.turn.Lock()
 	}
-	x.turn.Lock()
-	defer x.turn.Unlock()
 	x.over()
+	x.turn.Unlock()
 	return nil
 }
 
@@ -161,7 +161,7 @@ func (x *exchange) drain() {
 	defer buffers.Put(b)
 	x.frame.waiting = true
 	if !x.frame.ended {
-		x.frame.conn.SetReadDeadline(time.Now().Add(endTime))
+		x.frame.conn.expire(time.Now(), endTime)
 	}
 	for room := len(b); room > 0; {
 		n, err := x.frame.Read(b[:room])

@@ -25,12 +25,15 @@ type Options struct {
 	BaseURL string // http://127.0.0.1:4711, https://…, or unix:///run/engine.sock
 	APIKey  string // sent as a bearer token when not ""
 
-	ConnectTimeout    time.Duration // TLS included; default 2 s
+	ConnectTimeout time.Duration // TLS included; default 2 s
+
+	// These two may come late by a sixteenth.
 	FirstByteTimeout  time.Duration // from the connection to the first byte of the body (SSE: the first event); default 10 min
 	StreamIdleTimeout time.Duration // of one read of the body after it (SSE: one event); default 1 min
-	MaxReply          int64         // bytes of a reply that is not a stream, decoded; default 64 MiB
-	MaxEvent          int           // bytes of one event; default 1 MiB
-	MaxIdle           int           // connections kept for reuse; default 256
+
+	MaxReply int64 // bytes of a reply that is not a stream, decoded; default 64 MiB
+	MaxEvent int   // bytes of one event; default 1 MiB
+	MaxIdle  int   // connections kept for reuse; default 256
 }
 
 // Validate says which option is wrong.
@@ -127,11 +130,11 @@ const staleWithin = time.Second
 func (c *Client) Do(ctx context.Context, call *backends.Call) (*backends.Reply, error) {
 	start := time.Now()
 	x := &exchange{client: c, call: call, ctx: ctx, left: c.opt.MaxReply}
-	err := x.try(false)
+	err := x.try(start, false)
 	// A reused connection that died at once, before the engine sent anything, had
 	// been closed for being idle, and the engine never saw the call: once more, on a new one.
 	if err != nil && x.reused && x.stage != answered && ctx.Err() == nil && time.Since(start) < staleWithin {
-		err = x.try(true)
+		err = x.try(start, true)
 	}
 	if err != nil {
 		return nil, err
@@ -144,10 +147,10 @@ func (c *Client) Do(ctx context.Context, call *backends.Call) (*backends.Reply, 
 }
 
 // try makes the call on one connection.
-func (x *exchange) try(fresh bool) error {
+func (x *exchange) try(start time.Time, fresh bool) error {
 	err := x.ctx.Err()
 	if err == nil {
-		err = x.connect(fresh)
+		err = x.connect(start, fresh)
 	}
 	if err == nil {
 		err = x.send()
@@ -183,7 +186,7 @@ func (c *Client) Ready(ctx context.Context) error {
 // must not pass on an old one.
 func (c *Client) get(ctx context.Context, path string) (status int, err error) {
 	x := &exchange{client: c, ctx: ctx}
-	if err = x.connect(true); err == nil {
+	if err = x.connect(time.Now(), true); err == nil {
 		x.once = true
 		defer x.end()
 		x.frame.buf = buffers.Get().(*[bufferSize]byte)
@@ -191,7 +194,7 @@ func (c *Client) get(ctx context.Context, path string) (status int, err error) {
 		text = append(append(append(text, " HTTP/1.1\r\nConnection: close\r\n"...), c.fixed...), "\r\n"...)
 		if err = x.frame.conn.write(text, nil); err == nil {
 			var h head
-			if h, _, err = x.head(); err == nil {
+			if h, _, err = x.head(0, nil); err == nil {
 				return h.status, nil
 			}
 		}

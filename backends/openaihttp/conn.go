@@ -14,16 +14,27 @@ import (
 
 // conn is one connection to the engine. Between calls it holds no buffer.
 type conn struct {
-	net.Conn          // what calls read and write: TLS or the socket
-	socket   net.Conn // closing it ends whatever runs on it, at once
-	raw      syscall.RawConn
+	net.Conn           // what calls read and write: TLS or the socket
+	socket   net.Conn  // closing it ends whatever runs on it, at once
 	abort    func()    // socket.Close, made once
 	parts    [2][]byte // of a request, and what of it is not written yet
 	unsent   net.Buffers
+	raw      syscall.RawConn
 	look     func(fd uintptr)
 	quiet    bool // what look saw
+	step     func(fd uintptr) (over bool)
+	asked    asked
+	deadline time.Time // that was set last
 	idle     time.Time
 	kind     string // the last reply's content type: the next one's, most often
+}
+
+// asked is a request on its way, and the first read of its reply.
+type asked struct {
+	head, body, into  []byte
+	written           time.Time // zero = not yet
+	n                 int
+	writeErr, readErr error
 }
 
 // idleTimeout is how long an unused connection is kept: below the 5 s after
@@ -40,8 +51,12 @@ func (c *Client) dial(ctx context.Context) (*conn, error) {
 	}
 	cn := &conn{Conn: socket, socket: socket}
 	cn.abort = func() { socket.Close() }
-	cn.look = func(fd uintptr) { cn.quiet = quiet(fd) }
-	if s, ok := socket.(syscall.Conn); ok {
+	cn.look = func(fd uintptr) {
+		var b [1]byte
+		_, cn.quiet, _ = read(fd, b[:])
+	}
+	cn.step = cn.sendThenRead
+	if s, ok := socket.(syscall.Conn); ok && rawReads {
 		if cn.raw, err = s.SyscallConn(); err != nil {
 			socket.Close()
 			return nil, c.unreachable(ctx, err)
@@ -78,7 +93,56 @@ func (cn *conn) write(head, body []byte) error {
 	return err
 }
 
-// usable reports whether an unused connection is open and nothing came on it.
+// ask sends a request and reads the first bytes of the reply into a buffer that
+// may be the head's own. Where nothing was written to its end there is no read.
+func (cn *conn) ask(head, body, into []byte) asked {
+	cn.asked = asked{head: head, body: body, into: into}
+	a := &cn.asked
+	if cn.raw == nil || cn.Conn != cn.socket { // TLS reads when it likes to
+		a.writeErr, a.written = cn.write(head, body), time.Now()
+		if a.writeErr == nil {
+			a.n, a.readErr = cn.Read(into)
+		}
+	} else if err := cn.raw.Read(cn.step); err != nil && a.written.IsZero() {
+		a.writeErr, a.written = err, time.Now()
+	} else if err != nil {
+		a.readErr = err
+	}
+	out := *a
+	cn.asked = asked{}
+	return out
+}
+
+// sendThenRead is called once the socket is being watched for what comes, and
+// again, until it is over, when something may have come. To send in the first
+// call saves the read that Read begins with and that never finds a reply, since
+// the engine has only just been asked.
+func (cn *conn) sendThenRead(fd uintptr) (over bool) {
+	a := &cn.asked
+	if a.written.IsZero() {
+		a.writeErr, a.written = cn.write(a.head, a.body), time.Now()
+		return a.writeErr != nil
+	}
+	var again bool
+	a.n, again, a.readErr = read(fd, a.into)
+	return !again
+}
+
+// lateBy is the part of a timeout by which it may come late.
+const lateBy = 16
+
+// expire makes reads and writes fail when d has passed after now, or a little
+// later: a deadline that is still good is left, since setting one for every
+// call and event costs more than it is worth to be exact.
+func (cn *conn) expire(now time.Time, d time.Duration) {
+	if left := cn.deadline.Sub(now); left < d || left > d+d/lateBy {
+		cn.deadline = now.Add(d + d/lateBy)
+		cn.SetDeadline(cn.deadline)
+	}
+}
+
+// usable reports whether an unused connection is open and nothing came on it:
+// no bytes, which would be taken for the next reply, and no end.
 func (cn *conn) usable() bool {
 	if cn.raw == nil || cn.raw.Control(cn.look) != nil || !cn.quiet {
 		return false
@@ -88,7 +152,8 @@ func (cn *conn) usable() bool {
 		return true
 	}
 	// What TLS has read ahead is in no socket buffer: a read that may not wait tells.
-	t.SetReadDeadline(time.Unix(1, 0))
+	cn.deadline = time.Unix(1, 0)
+	t.SetReadDeadline(cn.deadline)
 	var b [1]byte
 	n, err := t.Read(b[:])
 	return n == 0 && timedOut(err)
@@ -104,7 +169,7 @@ type pool struct {
 }
 
 // take returns a connection to reuse, nil if there is none.
-func (p *pool) take() *conn {
+func (p *pool) take(now time.Time) *conn {
 	for {
 		p.mu.Lock()
 		last := len(p.idle) - 1
@@ -116,7 +181,7 @@ func (p *pool) take() *conn {
 		p.idle[last] = nil
 		p.idle = p.idle[:last]
 		p.mu.Unlock()
-		if time.Since(cn.idle) < idleTimeout && cn.usable() {
+		if now.Sub(cn.idle) < idleTimeout && cn.usable() {
 			return cn
 		}
 		cn.abort()

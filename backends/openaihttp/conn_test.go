@@ -195,7 +195,7 @@ func TestPool(t *testing.T) {
 		put(4)
 		p.close()
 		put(5)
-		if p.take() != nil || len(closed) != 6 {
+		if p.take(time.Now()) != nil || len(closed) != 6 {
 			t.Errorf("after close: %v", closed)
 		}
 	})

@@ -63,21 +63,21 @@ type afterFuncer interface {
 }
 
 // connect takes a connection, if fresh a new one, and ties it to the context.
-func (x *exchange) connect(fresh bool) (err error) {
+func (x *exchange) connect(now time.Time, fresh bool) (err error) {
 	c := x.client
 	var cn *conn
 	if !fresh {
-		cn = c.pool.take()
+		cn = c.pool.take(now)
 	}
 	x.stage, x.reused = unsent, cn != nil
 	if cn == nil {
 		if cn, err = c.dial(x.ctx); err != nil {
 			return err
 		}
+		now = time.Now()
 	}
 	x.frame = frame{conn: cn, idle: c.opt.StreamIdleTimeout, waiting: true}
-	// What is left of an older deadline must not end a write or a read at once.
-	cn.SetDeadline(time.Now().Add(c.opt.FirstByteTimeout))
+	cn.expire(now, c.opt.FirstByteTimeout)
 	switch a, ok := x.ctx.(afterFuncer); {
 	case ok:
 		x.stop = a.AfterFunc(cn.abort)
@@ -95,20 +95,20 @@ func (x *exchange) send() error {
 	if len(body) <= cap(text)-len(text) {
 		text, body = append(text, body...), nil
 	}
-	err := f.conn.write(text, body)
-	if x.written = time.Now(); err == nil {
+	a := f.conn.ask(text, body, f.buf[:])
+	if x.written = a.written; a.writeErr == nil {
 		x.stage = sent
 	}
 	// An engine may refuse a body that it does not read to its end: the answer
 	// is there, although the rest could not be sent.
-	h, ahead, headErr := x.head()
+	h, ahead, err := x.head(a.n, a.readErr)
 	switch {
-	case headErr != nil && err != nil:
+	case err != nil && a.writeErr != nil:
+		return a.writeErr
+	case err != nil:
 		return err
-	case headErr != nil:
-		return headErr
 	}
-	x.once = h.close || err != nil
+	x.once = h.close || a.writeErr != nil
 	x.settle(&h)
 	coding := string(h.coding) // begin may give away the buffer that it lies in
 	if err := f.begin(&h, ahead); err != nil {
@@ -117,27 +117,13 @@ func (x *exchange) send() error {
 	return x.decoder(coding)
 }
 
-// head reads the reply's head, past interim ones, and returns what came after it.
-func (x *exchange) head() (h head, ahead []byte, err error) {
+// head reads the reply's head, past interim ones, and returns what came after
+// it. n and err are what a first read into the buffer gave.
+func (x *exchange) head(n int, err error) (h head, ahead []byte, _ error) {
 	f := &x.frame
 	b := f.buf[:]
 	used, searched, before := 0, 0, 0
 	for {
-		if end := headEnd(b[:used], searched); end > 0 {
-			if h, err = parseHead(b[:end]); err != nil || h.status >= 200 {
-				return h, b[end:used], err
-			}
-			used, searched, before = copy(b, b[end:used]), 0, before+end
-			continue
-		}
-		if searched = used; before+used >= maxHead {
-			return h, nil, fmt.Errorf("a head over %d bytes", maxHead)
-		}
-		if used == len(b) {
-			b = append(b[:used:used], make([]byte, used)...)
-			f.release()
-		}
-		n, err := f.conn.Read(b[used:])
 		if used += n; n > 0 {
 			x.stage = answered
 		}
@@ -147,6 +133,20 @@ func (x *exchange) head() (h head, ahead []byte, err error) {
 		if n == 0 && err != nil {
 			return h, nil, err
 		}
+		for end := headEnd(b[:used], searched); end > 0; end = headEnd(b[:used], 0) {
+			if h, err = parseHead(b[:end]); err != nil || h.status >= 200 {
+				return h, b[end:used], err
+			}
+			used, before = copy(b, b[end:used]), before+end
+		}
+		if searched = used; before+used >= maxHead {
+			return h, nil, fmt.Errorf("a head over %d bytes", maxHead)
+		}
+		if used == len(b) {
+			b = append(b[:used:used], make([]byte, used)...)
+			f.release()
+		}
+		n, err = f.conn.Read(b[used:])
 	}
 }
 

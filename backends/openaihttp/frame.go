@@ -69,7 +69,7 @@ func (f *frame) Read(p []byte) (int, error) {
 	for !f.ended {
 		if !f.waiting {
 			f.waiting = true
-			f.conn.SetReadDeadline(time.Now().Add(f.idle))
+			f.conn.expire(time.Now(), f.idle)
 		}
 		room := p
 		if f.left >= 0 {
