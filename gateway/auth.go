@@ -2,13 +2,10 @@ package gateway
 
 import (
 	"bytes"
-	"strconv"
 	"time"
 
 	"aloft/backends"
 	"aloft/backends/openai"
-
-	"github.com/valyala/fasthttp"
 )
 
 // role is who may use a route. Admin keys open the admin API and nothing else;
@@ -36,7 +33,7 @@ func (s *Server) authenticate(x *exchange, need role) error {
 	if need == open || s.deps.Keys == nil {
 		return nil
 	}
-	secret := secretOf(&x.c.Request.Header)
+	secret := secretOf(&x.in)
 	g, ok := s.deps.Keys.Find(secret)
 	switch {
 	case ok && g == nil: // keys are not wanted yet
@@ -53,13 +50,13 @@ func (s *Server) authenticate(x *exchange, need role) error {
 }
 
 // secretOf finds the key where clients of OpenAI, or of Anthropic, put it.
-func secretOf(h *fasthttp.RequestHeader) []byte {
+func secretOf(d *head) []byte {
 	const bearer = "Bearer "
-	v := h.Peek("Authorization")
+	v := d.authorization
 	if len(v) > len(bearer) && bytes.EqualFold(v[:len(bearer)], []byte(bearer)) {
 		return bytes.TrimSpace(v[len(bearer):])
 	}
-	return h.Peek("X-Api-Key")
+	return d.apiKey
 }
 
 // answerGuess is how many tokens an answer is taken to have when its limits are
@@ -118,34 +115,3 @@ func (a *ask) settle() {
 }
 
 // setQuota writes the x-ratelimit headers of OpenAI.
-func setQuota(h *fasthttp.ResponseHeader, q *Quota) {
-	setGauge(h, &q.Requests, [3]string{"X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"})
-	setGauge(h, &q.Tokens, [3]string{"X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"})
-}
-
-func setGauge(h *fasthttp.ResponseHeader, g *Gauge, names [3]string) {
-	if g.Limit <= 0 {
-		return
-	}
-	var b [32]byte
-	h.SetBytesV(names[0], strconv.AppendInt(b[:0], int64(g.Limit), 10))
-	h.SetBytesV(names[1], strconv.AppendInt(b[:0], int64(max(g.Remaining, 0)), 10))
-	h.SetBytesV(names[2], appendReset(b[:0], g.Reset))
-}
-
-// appendReset writes a duration in OpenAI's form: 20ms, 1s, 6m0s, rounded up.
-func appendReset(b []byte, d time.Duration) []byte {
-	const ms = time.Millisecond
-	d = max(0, (d+ms-1)/ms*ms)
-	if d < time.Second {
-		return append(strconv.AppendInt(b, d.Milliseconds(), 10), "ms"...)
-	}
-	if d >= time.Hour {
-		b = append(strconv.AppendInt(b, int64(d/time.Hour), 10), 'h')
-	}
-	if d >= time.Minute {
-		b = append(strconv.AppendInt(b, int64(d%time.Hour/time.Minute), 10), 'm')
-	}
-	b = strconv.AppendFloat(b, (d % time.Minute).Seconds(), 'f', -1, 64)
-	return append(b, 's')
-}

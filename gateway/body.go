@@ -2,12 +2,13 @@ package gateway
 
 import (
 	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"strconv"
 	"strings"
 
 	"aloft/backends/openai"
@@ -155,8 +156,8 @@ func unsupported(format string, args ...any) error {
 
 // newID makes a request id: 96 random bits.
 func newID() string {
-	b := make([]byte, 0, 32)
-	b = append(b, "req_"...)
-	b = strconv.AppendUint(b, rand.Uint64()|1<<63, 36) // the top bit keeps the length constant
-	return string(strconv.AppendUint(b, rand.Uint64()>>32|1<<31, 36))
+	var random [12]byte
+	binary.NativeEndian.PutUint64(random[:8], rand.Uint64())
+	binary.NativeEndian.PutUint32(random[8:], rand.Uint32())
+	return string(hex.AppendEncode(append(make([]byte, 0, 32), "req_"...), random[:]))
 }

@@ -45,6 +45,7 @@ type listener struct {
 	net.Listener
 	limits  ConnLimits
 	patient time.Duration // Options.WriteTimeout
+	slack   time.Duration // by which a read deadline may come early
 	refusal []byte        // nil: over TLS nothing can be said
 	door    *door
 }
@@ -106,7 +107,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		from := site(c.RemoteAddr())
 		if l.door.enter(from, l.limits) {
 			boundUnsent(c)
-			return &conn{Conn: c, patient: l.patient, from: from, door: l.door}, nil
+			return &conn{Conn: c, patient: l.patient, slack: l.slack, from: from, door: l.door}, nil
 		}
 		if l.refusal != nil {
 			_ = c.SetWriteDeadline(time.Now().Add(refuseTime))
@@ -124,6 +125,9 @@ type conn struct {
 	patient time.Duration
 	from    netip.Addr
 	door    *door
+
+	wanted, armed time.Time     // read deadlines: what was asked for, what the socket has
+	slack         time.Duration // by which reads may be cut short
 
 	limit   atomic.Int64 // the write deadline in force, Unix nanoseconds; 0 = not ours
 	corked  bool         // writes are held: another follows at once
@@ -211,8 +215,27 @@ func (c *conn) extend(now time.Time) error {
 	return c.Conn.SetWriteDeadline(limit)
 }
 
+// Read waits for the client no longer than the deadline says.
+func (c *conn) Read(p []byte) (int, error) {
+	if ahead := c.wanted.Sub(c.armed); ahead < 0 || ahead > c.slack {
+		if err := c.Conn.SetReadDeadline(c.wanted); err != nil {
+			return 0, err
+		}
+		c.armed = c.wanted
+	}
+	return c.Conn.Read(p)
+}
+
+// SetReadDeadline is for the goroutine that reads, and in force from the next
+// Read on. fasthttp sets three for each request, of which at most one is waited
+// for, and the kernel's timer moves only where it makes a difference.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.wanted = t
+	return nil
+}
+
 // SetDeadline sets the read deadline only: writes have their own.
-func (c *conn) SetDeadline(t time.Time) error { return c.Conn.SetReadDeadline(t) }
+func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
 
 // SetWriteDeadline does nothing: each write sets its own.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }

@@ -103,7 +103,7 @@ type limits struct {
 }
 
 // newRing takes pairs of a secret and a *Grant; a grant's id is its secret's name.
-func newRing(t *testing.T, pairs ...any) *ring {
+func newRing(t testing.TB, pairs ...any) *ring {
 	t.Helper()
 	r := &ring{keys: map[string]*Grant{}, limits: map[string]*limits{}}
 	for i := 0; i < len(pairs); i += 2 {

@@ -8,7 +8,6 @@ import (
 	"aloft/backends/openai"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/valyala/fasthttp"
 )
 
 // caller is on whose behalf a model is asked, and how.
@@ -84,10 +83,9 @@ func (s *Server) admit(x *exchange, who *caller) (*ask, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &x.c.Request.Header
-	who.session = h.Peek("X-Session-Id")
-	who.trace = s.trace(h)
-	who.header = relayed(h, &who.trace)
+	who.session = x.in.session
+	who.trace = s.trace(&x.in)
+	who.header = relayed(&x.in, &who.trace)
 	a, err := s.prepare(who, body)
 	if err == nil && s.draining.Load() {
 		err = backends.ErrDraining
@@ -105,15 +103,19 @@ func (s *Server) admit(x *exchange, who *caller) (*ask, error) {
 	return a, nil
 }
 
-// engineHeaders are the client's headers that engines understand.
-var engineHeaders = []string{"Anthropic-Version", "Anthropic-Beta"}
+// The client's headers that engines understand.
+const (
+	anthropicVersion = "Anthropic-Version"
+	anthropicBeta    = "Anthropic-Beta"
+)
 
 // relayed is what the engine gets of the client's headers, and the trace.
-func relayed(h *fasthttp.RequestHeader, t *Trace) (out backends.Header) {
-	for _, name := range engineHeaders {
-		if v := h.Peek(name); len(v) > 0 {
-			out = append(out, backends.Field{Name: name, Value: string(v)})
-		}
+func relayed(d *head, t *Trace) (out backends.Header) {
+	if v := d.anthropicVersion; len(v) > 0 {
+		out = append(out, backends.Field{Name: anthropicVersion, Value: string(v)})
+	}
+	if v := d.anthropicFeature; len(v) > 0 {
+		out = append(out, backends.Field{Name: anthropicBeta, Value: string(v)})
 	}
 	if t.ID != [16]byte{} {
 		out = append(out, backends.Field{Name: "Traceparent", Value: t.traceparent()})
@@ -127,8 +129,7 @@ func relayed(h *fasthttp.RequestHeader, t *Trace) (out backends.Header) {
 // wishes reads the class and the deadline that a client asks for. It may step
 // down from its own class, not up.
 func (s *Server) wishes(x *exchange, who *caller) error {
-	h := &x.c.Request.Header
-	if text := h.Peek("X-Aloft-Priority"); len(text) > 0 {
+	if text := x.in.priority; len(text) > 0 {
 		class := backends.Class(0)
 		for ; class < backends.Classes && class.String() != string(text); class++ {
 		}
@@ -137,7 +138,7 @@ func (s *Server) wishes(x *exchange, who *caller) error {
 		}
 		who.class = max(who.class, class)
 	}
-	if text := h.Peek("X-Aloft-Deadline-Ms"); len(text) > 0 {
+	if text := x.in.deadline; len(text) > 0 {
 		ms, err := strconv.ParseInt(string(text), 10, 64)
 		if err != nil || ms < 1 {
 			return invalid("x-aloft-deadline-ms", openai.CodeValue, "%q is not a positive number of milliseconds", text)

@@ -75,10 +75,17 @@ func setTiming(h *fasthttp.ResponseHeader, t *backends.Timing) {
 		took time.Duration
 	}{{"queue;dur=", t.Queue}, {", batch;dur=", t.Batch}, {", network;dur=", t.Network}, {", engine;dur=", t.Engine}} {
 		b = append(b, p.name...)
-		b = strconv.AppendFloat(b, float64(p.took.Microseconds())/1000, 'f', -1, 64)
+		b = appendMillis(b, p.took)
 	}
-	h.SetBytesV("Server-Timing", b)
+	h.SetCanonical(fieldTiming, b)
 	if t.Route != "" {
 		h.Set("X-Aloft-Route", t.Route)
 	}
+}
+
+// appendMillis writes a duration in ms, with three decimals.
+func appendMillis(b []byte, d time.Duration) []byte {
+	us := max(d, 0).Microseconds()
+	b = append(strconv.AppendInt(b, us/1000, 10), '.')
+	return append(b, byte('0'+us/100%10), byte('0'+us/10%10), byte('0'+us%10))
 }

@@ -20,6 +20,7 @@ import (
 // exchange is one HTTP request. It lives no longer than its handler.
 type exchange struct {
 	c      *fasthttp.RequestCtx
+	in     head
 	id     string // x-request-id; owned
 	route  *route // nil: there is none
 	path   string // the variable part of the route, decoded; owned
@@ -139,7 +140,9 @@ func (s *Server) handle(c *fasthttp.RequestCtx) {
 	s.active.Add(1)
 	defer s.active.Add(-1)
 	x := exchanges.Get().(*exchange)
-	*x = exchange{c: c, id: requestID(c.Request.Header.Peek("X-Request-Id")), start: time.Now()}
+	*x = exchange{c: c, start: time.Now()}
+	x.in.read(&c.Request.Header)
+	x.id = requestID(x.in.id)
 	defer exchanges.Put(x)
 	defer func() {
 		if !x.asked {
@@ -154,7 +157,7 @@ func (s *Server) handle(c *fasthttp.RequestCtx) {
 		}
 	}()
 	s.dispatch(x)
-	c.Response.Header.Set("X-Request-Id", x.id)
+	c.Response.Header.SetCanonical(fieldRequestID, []byte(x.id))
 	if s.draining.Load() {
 		c.SetConnectionClose()
 	}

@@ -134,7 +134,8 @@ func (s *Server) unread(c *fasthttp.RequestCtx, err error) {
 
 // listen wraps a listener in the limits on connections and in TLS.
 func (s *Server) listen(ln net.Listener) net.Listener {
-	l := &listener{Listener: ln, limits: s.opt.Conns, patient: s.opt.WriteTimeout, door: s.door}
+	l := &listener{Listener: ln, limits: s.opt.Conns, patient: s.opt.WriteTimeout, door: s.door,
+		slack: min(s.opt.HeaderTimeout, s.opt.BodyTimeout, s.opt.IdleTimeout) / 16}
 	if s.opt.TLS != nil {
 		return tls.NewListener(l, s.opt.TLS.config())
 	}

@@ -4,8 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
-
-	"github.com/valyala/fasthttp"
 )
 
 // traceparent has 55 bytes in version 00 of W3C Trace Context:
@@ -18,11 +16,11 @@ const maxState = 512
 
 // trace takes part in the client's trace, or begins one for the share of
 // requests that Options say. The zero Trace: the request is not traced.
-func (s *Server) trace(h *fasthttp.RequestHeader) (t Trace) {
+func (s *Server) trace(d *head) (t Trace) {
 	share := s.opt.Telemetry.Sample
-	if given := h.Peek("Traceparent"); len(given) > 0 && t.parse(given) {
-		if state := h.Peek("Tracestate"); len(state) <= maxState {
-			t.State = string(state)
+	if given := d.traceparent; len(given) > 0 && t.parse(given) {
+		if len(d.tracestate) <= maxState {
+			t.State = string(d.tracestate)
 		}
 	} else {
 		if share <= 0 {
