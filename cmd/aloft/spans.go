@@ -2,7 +2,7 @@ package main
 
 import (
 	"cmp"
-	"context"
+	"encoding/binary"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -11,6 +11,9 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
 	"aloft/gateway"
@@ -35,88 +38,84 @@ func sampleRatio() float64 {
 
 // spans records the span of a request once it has ended, with the ids that the
 // edge had made when it came: nothing of it lies in the request's way.
-type spans struct{ tracer trace.Tracer }
+type spans struct {
+	to   sdk.SpanProcessor
+	from *resource.Resource
+}
+
+// worthSpan is the length from which a part of a request has a span of its own.
+// A shorter one is seen in no picture of a trace, and its span would cost as much
+// as the request's: its length is an attribute there anyway.
+const worthSpan = time.Millisecond
 
 // record writes what a request was, and how its time was spent, by the semantic
 // conventions for HTTP servers and for GenAI.
+//
+// The spans are made whole, as a span that has ended looks to an exporter. The
+// SDK's tracer would make a living span first, with locks, and copy it.
 func (s *spans) record(o *gateway.Outcome) {
 	if s == nil || !o.Trace.Sampled {
 		return
 	}
-	made := o.Trace // o itself must not come to the heap for all the requests that are not sampled
-	ctx := context.WithValue(context.Background(), ids{}, &made)
+	conf := trace.SpanContextConfig{TraceID: o.Trace.ID, SpanID: o.Trace.Span, TraceFlags: trace.FlagsSampled}
+	var parent trace.SpanContext
 	if o.Trace.Parent != [8]byte{} {
-		state, err := trace.ParseTraceState(o.Trace.State)
-		if err != nil {
-			state = trace.TraceState{} // the caller's mistake must not cost its trace
-		}
-		ctx = trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{
-			TraceID: o.Trace.ID, SpanID: o.Trace.Parent, TraceFlags: trace.FlagsSampled, TraceState: state, Remote: true}))
+		conf.TraceState, _ = trace.ParseTraceState(o.Trace.State) // the caller's mistake must not cost its trace
+		above := conf
+		above.SpanID, above.Remote = o.Trace.Parent, true
+		parent = trace.NewSpanContext(above)
 	}
-	name := operationOf(o.Endpoint)
-	attrs := []attribute.KeyValue{
-		attribute.String("http.request.method", "POST"), attribute.String("http.route", o.Path), attribute.String("url.path", o.Path),
-		attribute.Int("http.response.status_code", o.Status),
-		attribute.String("gen_ai.operation.name", name), attribute.String("gen_ai.provider.name", "aloft"),
-		attribute.String("gen_ai.request.model", o.Model),
-		attribute.Int("gen_ai.usage.input_tokens", o.PromptTokens), attribute.Int("gen_ai.usage.output_tokens", o.CompletionTokens),
-		attribute.String("aloft.request.id", o.ID), attribute.String("aloft.class", o.Class.String()),
-		attribute.String("aloft.replica", o.Timing.Replica), attribute.Int("aloft.batch.rows", o.Timing.BatchRows),
-	}
-	if o.Timing.Route != "" {
-		attrs = append(attrs, attribute.String("aloft.route", o.Timing.Route))
-	}
-	ctx, span := s.tracer.Start(ctx, strings.TrimSpace(name+" "+o.Model), trace.WithTimestamp(o.Arrival),
-		trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attrs...))
-	if o.Status >= 500 {
-		span.SetStatus(codes.Error, o.Reason)
-	}
-	if o.Status >= 400 {
-		span.SetAttributes(attribute.String("error.type", cmp.Or(o.Reason, "error")))
-	}
+	server := trace.NewSpanContext(conf)
 	at := o.Arrival
 	for _, part := range []struct {
 		name string
 		took time.Duration
 	}{{"queue", o.Timing.Queue}, {"network", o.Timing.Network}, {"engine", o.Timing.Engine}} {
-		if part.took <= 0 {
-			continue
+		end := at.Add(max(0, part.took))
+		if part.took >= worthSpan {
+			conf.SpanID = newSpanID()
+			s.end(tracetest.SpanStub{Name: part.name, SpanContext: trace.NewSpanContext(conf), Parent: server,
+				SpanKind: trace.SpanKindInternal, StartTime: at, EndTime: end})
 		}
-		_, child := s.tracer.Start(ctx, part.name, trace.WithTimestamp(at), trace.WithSpanKind(trace.SpanKindInternal))
-		at = at.Add(part.took)
-		child.End(trace.WithTimestamp(at))
+		at = end
 	}
-	span.End(trace.WithTimestamp(o.Arrival.Add(o.Total)))
+	status := sdk.Status{}
+	if o.Status >= 500 {
+		status = sdk.Status{Code: codes.Error, Description: o.Reason}
+	}
+	s.end(tracetest.SpanStub{Name: strings.TrimSpace(operationOf(o.Endpoint) + " " + o.Model), SpanContext: server, Parent: parent,
+		SpanKind: trace.SpanKindServer, StartTime: o.Arrival, EndTime: o.Arrival.Add(o.Total), Attributes: attributesOf(o), Status: status})
 }
 
-// ids is the context's key of the ids that were made before their span.
-type ids struct{}
-
-// made implements the SDK's IDGenerator: the edge's ids for a request's span,
-// new ones for its parts.
-type made struct{}
-
-// NewIDs implements sdk/trace.IDGenerator.
-func (m made) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
-	if t, ok := ctx.Value(ids{}).(*gateway.Trace); ok {
-		return t.ID, t.Span
-	}
-	var t trace.TraceID
-	for i := range t {
-		t[i] = byte(rand.Uint32())
-	}
-	return t, m.NewSpanID(ctx, t)
+func (s *spans) end(span tracetest.SpanStub) {
+	span.Resource, span.InstrumentationScope.Name = s.from, scope
+	s.to.OnEnd(span.Snapshot())
 }
 
-// NewSpanID implements sdk/trace.IDGenerator.
-func (made) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
-	if t, ok := ctx.Value(ids{}).(*gateway.Trace); ok && trace.SpanContextFromContext(ctx).SpanID() == t.Parent {
-		return t.Span
+// attributesOf are what the span of a request tells of it; times are in seconds.
+func attributesOf(o *gateway.Outcome) []attribute.KeyValue {
+	attrs := append(make([]attribute.KeyValue, 0, 18), // room for those below, too
+		attribute.String("http.request.method", "POST"), attribute.String("http.route", o.Path), attribute.String("url.path", o.Path),
+		attribute.Int("http.response.status_code", o.Status),
+		attribute.String("gen_ai.operation.name", operationOf(o.Endpoint)), attribute.String("gen_ai.provider.name", "aloft"),
+		attribute.String("gen_ai.request.model", o.Model),
+		attribute.Int("gen_ai.usage.input_tokens", o.PromptTokens), attribute.Int("gen_ai.usage.output_tokens", o.CompletionTokens),
+		attribute.String("aloft.request.id", o.ID), attribute.String("aloft.class", o.Class.String()),
+		attribute.String("aloft.replica", o.Timing.Replica), attribute.Int("aloft.batch.rows", o.Timing.BatchRows),
+		attribute.Float64("aloft.queue.duration", o.Timing.Queue.Seconds()),
+		attribute.Float64("aloft.network.duration", o.Timing.Network.Seconds()),
+		attribute.Float64("aloft.engine.duration", o.Timing.Engine.Seconds()))
+	if o.Timing.Route != "" {
+		attrs = append(attrs, attribute.String("aloft.route", o.Timing.Route))
 	}
-	var s trace.SpanID
-	for i := range s {
-		s[i] = byte(rand.Uint32())
+	if o.Status >= 400 {
+		attrs = append(attrs, attribute.String("error.type", cmp.Or(o.Reason, "error")))
 	}
-	s[0] |= 1 // a span's id is never zero
-	return s
+	return attrs
+}
+
+// newSpanID makes the id of a part's span: random, and never zero.
+func newSpanID() (id trace.SpanID) {
+	binary.BigEndian.PutUint64(id[:], rand.Uint64()|1)
+	return id
 }

@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
-	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"aloft/backends"
@@ -12,7 +14,8 @@ import (
 )
 
 // A request's span has the ids that its engine was told, its parent is the
-// caller's span, and its parts follow each other inside it.
+// caller's span, and its parts follow each other inside it, those that are long
+// enough to be seen.
 func TestSpans(t *testing.T) {
 	arrival := time.Unix(1700000000, 0)
 	out := gateway.Outcome{ID: "r1", Model: "m", Endpoint: backends.Chat, Path: "/v1/chat/completions", Status: 200,
@@ -26,14 +29,20 @@ func TestSpans(t *testing.T) {
 	dropped.Trace.Sampled = false
 
 	seen := tracetest.NewSpanRecorder()
-	provider := trace.NewTracerProvider(trace.WithSpanProcessor(seen), trace.WithIDGenerator(made{}))
-	s := &spans{provider.Tracer("aloft")}
+	s := &spans{seen, resource.NewSchemaless(attribute.String("service.name", "aloft"))}
 	s.record(&out)
 	s.record(&dropped)
 	s.record(&root)
+	short := out
+	short.Trace.State = "not a state"
+	short.Timing.Queue, short.Timing.Network = 999*time.Microsecond, 0
+	s.record(&short)
 	all := seen.Ended()
-	if len(all) != 8 {
-		t.Fatalf("%d spans, want 2 with 3 parts each", len(all))
+	if len(all) != 10 {
+		t.Fatalf("%d spans, want 2 with 3 parts each and one with 1", len(all))
+	}
+	if e, r := all[8], all[9]; e.Name() != "engine" || !e.StartTime().Equal(arrival.Add(999*time.Microsecond)) || r.Name() != "chat m" || r.SpanContext().TraceState().Len() != 0 {
+		t.Errorf("with one long part: %q from %v, %q", e.Name(), e.StartTime(), r.Name())
 	}
 	for i, want := range []struct {
 		name     string
@@ -58,9 +67,18 @@ func TestSpans(t *testing.T) {
 		got[string(kv.Key)] = kv.Value.String()
 	}
 	for key, want := range map[string]string{"http.route": "/v1/chat/completions", "http.response.status_code": "502", "error.type": "engine_bad_reply",
-		"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.usage.input_tokens": "7"} {
+		"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.usage.input_tokens": "7",
+		"aloft.queue.duration": "0.01", "aloft.network.duration": "0.001", "aloft.engine.duration": "0.06"} {
 		if got[key] != want {
 			t.Errorf("%s is %q, want %q", key, got[key], want)
+		}
+	}
+	if st := all[7].Status(); st.Code != codes.Error || st.Description != "engine_bad_reply" || server.Status().Code != codes.Unset {
+		t.Errorf("status %+v of a failure, %+v else", st, server.Status())
+	}
+	for _, span := range all {
+		if span.InstrumentationScope().Name != "aloft" || span.Resource().String() != "service.name=aloft" || !span.SpanContext().IsSampled() || !span.SpanContext().IsValid() {
+			t.Errorf("span %q of %v in %v: %v", span.Name(), span.Resource(), span.InstrumentationScope(), span.SpanContext())
 		}
 	}
 	if all[7].SpanContext().SpanID() != root.Trace.Span || all[7].Parent().IsValid() || all[7].SpanContext().TraceID() != root.Trace.ID {

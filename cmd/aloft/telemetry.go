@@ -29,8 +29,9 @@ import (
 type telemetry struct {
 	handler  http.Handler
 	metrics  *sdk.MeterProvider
-	measured *measured             // read with metrics
-	traces   *trace.TracerProvider // nil without OTLP
+	measured *measured           // read with metrics
+	traces   trace.SpanProcessor // nil without OTLP
+	res      *resource.Resource
 }
 
 // scope is the instrumentation scope of all that is told.
@@ -46,6 +47,9 @@ func newTelemetry(ctx context.Context) (*telemetry, error) {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}
 	res := resource.NewSchemaless(attribute.String("service.name", "aloft"), attribute.String("service.version", version()))
+	if t.res, err = resource.Merge(resource.Environment(), res); err != nil {
+		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
 	opts := []sdk.Option{sdk.WithReader(reader), sdk.WithResource(res)}
 	if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") != "" {
 		push, err := otlpmetrichttp.New(ctx)
@@ -58,8 +62,7 @@ func newTelemetry(ctx context.Context) (*telemetry, error) {
 		}
 		same := t.measured.producer(push.Temporality(sdk.InstrumentKindHistogram))
 		opts = append(opts, sdk.WithReader(sdk.NewPeriodicReader(push, sdk.WithProducer(same))))
-		// Which requests are recorded is decided at the edge, as they come.
-		t.traces = trace.NewTracerProvider(trace.WithBatcher(spans), trace.WithResource(res), trace.WithIDGenerator(made{}), trace.WithSampler(trace.AlwaysSample()))
+		t.traces = trace.NewBatchSpanProcessor(spans)
 	}
 	t.metrics = sdk.NewMeterProvider(opts...)
 	return t, nil
@@ -72,7 +75,7 @@ func (t *telemetry) spans() *spans {
 	if t.traces == nil {
 		return nil
 	}
-	return &spans{t.traces.Tracer(scope)}
+	return &spans{t.traces, t.res}
 }
 
 // sample is the share of requests that begin a trace here.
