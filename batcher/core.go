@@ -438,10 +438,11 @@ func (c *Core) settle(now time.Time) []Action {
 
 func (c *Core) expire(now time.Time, w *Work) {
 	var err error = &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_timeout"}
-	if !w.Deadline.IsZero() && !now.Before(w.Deadline) {
-		err = fmt.Errorf("%w: %w", backends.ErrDeadline, err)
-	} else if !c.serves(w) {
+	switch {
+	case !c.serves(w): // no capacity, whoever set the limit
 		err = c.unserved(w)
+	case !w.Deadline.IsZero() && !now.Before(w.Deadline):
+		err = fmt.Errorf("%w: %w", backends.ErrDeadline, err)
 	}
 	c.giveUp(now, w, err)
 }

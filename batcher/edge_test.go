@@ -550,3 +550,30 @@ func BenchmarkSubmit(b *testing.B) {
 		})
 	}
 }
+
+// A deadline that passes is too much demand only where there is a replica.
+func TestDeadlineWithoutAReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy := scripted(func(ctx context.Context) (*backends.Reply, error) { <-ctx.Done(); return nil, context.Cause(ctx) })
+		for name, tc := range map[string]struct {
+			replicas []Replica
+			want     string
+			is       error
+		}{
+			"none": {nil, "no_replica", backends.ErrUnavailable},
+			"busy": {[]Replica{rep("a", busy)}, "queue_timeout", backends.ErrDeadline},
+		} {
+			b := start(t, Options{Model: "m"}, tc.replicas...)
+			ctx, cancel := context.WithCancel(t.Context())
+			go b.Submit(ctx, &backends.Request{ID: "first", Endpoint: backends.Chat, Body: []byte(`{}`)})
+			synctest.Wait()
+			_, err := b.Submit(t.Context(), &backends.Request{ID: "late", Endpoint: backends.Chat, Body: []byte(`{}`), Deadline: time.Now().Add(50 * time.Millisecond)})
+			var retry *backends.RetryError
+			if !errors.As(err, &retry) || retry.Reason != tc.want || !errors.Is(err, tc.is) {
+				t.Errorf("%s: %v, want %s", name, err, tc.want)
+			}
+			cancel()
+			stop(t, b)
+		}
+	})
+}

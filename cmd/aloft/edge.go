@@ -84,9 +84,23 @@ func (s submitter) Submit(ctx context.Context, r *backends.Request) (*backends.R
 		}
 		reply, err := m.batcher.Submit(ctx, r)
 		if now := s.model(r.Model); !errors.Is(err, backends.ErrDraining) || now != nil && now.batcher == m.batcher {
-			return reply, err
+			return reply, s.onItsWay(r.Model, err)
 		}
 	}
+}
+
+// onItsWay tells clients that waited in vain for a replica which is loading from
+// those that none is coming for.
+func (s *serving) onItsWay(model string, err error) error {
+	var retry *backends.RetryError
+	if !errors.As(err, &retry) || retry.Reason != "no_replica" {
+		return err
+	}
+	switch s.state(model, "") {
+	case pool.Loading, pool.Warming, pool.Waking:
+		return &backends.RetryError{Err: err, After: retry.After, Reason: "loading"}
+	}
+	return err
 }
 
 // caller is the gateway as jobs.Caller; jobs are made before the gateway is.

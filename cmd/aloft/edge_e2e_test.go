@@ -28,13 +28,45 @@ func TestStopWhileEnginesLoad(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conf := write(t, "aloft.yaml", "node: {devices: simulated}\nmodels:\n  - name: slow\n"+model+"    replicas: {min: 2, max: 2}\n")
-			c := aloft(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", t.TempDir(), "--config", conf)
+			data := t.TempDir()
+			c := aloft(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", data, "--config", conf)
 			if !eventually(patience, func() bool { return len(c.running()) > 1 }) {
 				t.Fatalf("no engine was started\n%s", c.err.String())
+			}
+			if strings.Contains(model, "sleep") {
+				toldToComeBack(t, data)
 			}
 			(&instance{command: c}).stop(t)
 		})
 	}
+}
+
+// toldToComeBack asks a server whose only engines still load, until it says so.
+func toldToComeBack(t *testing.T, data string) {
+	t.Helper()
+	said := ""
+	if !eventually(patience/3, func() bool {
+		address, err := os.ReadFile(filepath.Join(data, "run", "address"))
+		if err != nil {
+			return false
+		}
+		req, err := http.NewRequest(http.MethodPost, strings.TrimSpace(string(address))+"/v1/chat/completions",
+			strings.NewReader(`{"model":"slow","messages":[{"role":"user","content":"hi"}]}`))
+		if err != nil {
+			return false
+		}
+		req.Header.Set("X-Aloft-Deadline-Ms", "200")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		said = fmt.Sprintf("%d %s %v", resp.StatusCode, resp.Header.Get("X-Aloft-Reason"), resp.Header.Get("Retry-After") != "")
+		return said == "503 loading true"
+	}) {
+		t.Errorf("while engines load: %s, want 503, loading and Retry-After", said)
+	}
+	http.DefaultClient.CloseIdleConnections()
 }
 
 // pair writes a new certificate for 127.0.0.1 and its key, as PEM files.

@@ -2,11 +2,13 @@ package main
 
 import (
 	"errors"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
 
 	"aloft/backends"
+	"aloft/batcher"
 	"aloft/gpu"
 	"aloft/jobs"
 	"aloft/pool"
@@ -76,6 +78,32 @@ func TestCatalog(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() { catalog{s}.Lookup("m:fr") }); n != 0 {
 		t.Errorf("%v allocations a lookup, want 0", n)
+	}
+}
+
+// Who waited in vain is told whether a replica is on its way.
+func TestWaitForAReplica(t *testing.T) {
+	for state, want := range map[pool.State]string{
+		pool.Loading: "loading", pool.Warming: "loading", pool.Waking: "loading",
+		pool.Failed: "no_replica", pool.Stopped: "no_replica", cold: "no_replica",
+	} {
+		s := testServing()
+		b, err := batcher.New(batcher.Options{Model: "m", Merge: true, QueueTimeout: time.Millisecond}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.model("m").batcher = b
+		if state != cold {
+			s.notify([]pool.Replica{{ID: "m-1", Model: "m", State: state}})
+		}
+		_, err = submitter{s}.Submit(t.Context(), &backends.Request{Model: "m", Endpoint: backends.Embeddings, Inputs: [][]byte{[]byte(`"x"`)}, InputTokens: []int{1}})
+		var retry *backends.RetryError
+		if !errors.As(err, &retry) || retry.Reason != want || retry.After < time.Second || !errors.Is(err, backends.ErrUnavailable) {
+			t.Errorf("%s: %v, want an error to try again with the reason %s", state, err, want)
+		}
+		if err := b.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
