@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
@@ -17,13 +18,16 @@ import (
 // its last calls went.
 type tracked struct {
 	backends.Backend
-	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
 	suspect func() // called once until judged, when its last calls look bad
 
-	mu      sync.Mutex
-	first   *call         // of those in flight
-	running int           // how many those are
-	idle    chan struct{} // closed when draining and nothing runs
+	mu      sync.Mutex // guards what follows
+	breaker *gobreaker.TwoStepCircuitBreaker[struct{}]
+	circuit gobreaker.State // the breaker's, as of its last change
+	changes int             // of circuit
+	failing bool            // the breaker has counted a failure since the last success
+	first   *call           // of those in flight
+	running int             // how many those are
+	idle    chan struct{}   // closed when draining and nothing runs
 	closed  bool
 	last    outcomes
 	asked   bool // suspect was called
@@ -42,15 +46,18 @@ var (
 // track wraps b; changed is called when the circuit opens or closes. Neither
 // function may block.
 func track(b backends.Backend, changed, suspect func()) *tracked {
-	return &tracked{
-		Backend: b, idle: make(chan struct{}), suspect: suspect,
-		breaker: gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-			Timeout:       breakerOpen,
-			ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 5 },
-			OnStateChange: func(string, gobreaker.State, gobreaker.State) { changed() },
-			IsExcluded:    func(err error) bool { return err == errLeft },
-		}),
-	}
+	t := &tracked{Backend: b, idle: make(chan struct{}), suspect: suspect}
+	t.breaker = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		Timeout:     breakerOpen,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 5 },
+		OnStateChange: func(_ string, _, to gobreaker.State) { // t.mu is held
+			t.circuit, t.failing = to, false
+			t.changes++
+			changed()
+		},
+		IsExcluded: func(err error) bool { return err == errLeft },
+	})
+	return t
 }
 
 // Do implements backends.Backend.
@@ -59,21 +66,14 @@ func (t *tracked) Do(ctx context.Context, request *backends.Call) (*backends.Rep
 	if !t.enter(&c.call) {
 		return nil, backends.ErrUnavailable
 	}
-	report, err := t.breaker.Allow()
-	if err != nil {
-		c.leave()
-		return nil, backends.ErrUnavailable
-	}
 	reply, err := t.Backend.Do(&c.call, request)
 	switch {
 	case err == nil:
-		report(nil)
-		t.note(reply.Status >= 500)
+		t.ended(&c.call, nil, reply.Status >= 500)
 	case c.Err() != nil:
-		report(errLeft)
+		t.ended(&c.call, errLeft, false)
 	default:
-		report(err)
-		t.note(true)
+		t.ended(&c.call, err, true)
 	}
 	if err != nil {
 		c.leave()
@@ -86,12 +86,22 @@ func (t *tracked) Do(ctx context.Context, request *backends.Call) (*backends.Rep
 	return reply, nil
 }
 
+// enter counts c among those in flight, unless the replica takes no calls. A
+// closed circuit lets every call through: only another is asked.
 func (t *tracked) enter(c *call) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return false
 	}
+	if t.circuit != gobreaker.StateClosed {
+		report, err := t.breaker.Allow()
+		if err != nil {
+			return false
+		}
+		c.report = report
+	}
+	c.changes = t.changes
 	if c.next = t.first; c.next != nil {
 		c.next.prev = c
 	}
@@ -100,14 +110,37 @@ func (t *tracked) enter(c *call) bool {
 	return true
 }
 
-// note remembers how a call went.
-func (t *tracked) note(failed bool) {
+// ended tells of the end of c's Do, with the error that the breaker is to count.
+func (t *tracked) ended(c *call, err error, failed bool) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count(c, err)
+	if err != errLeft {
+		t.note(failed)
+	}
+}
+
+// count reports to the breaker what makes a difference to it: in a closed circuit
+// that is a failure, and the success after one, since it counts failures in a
+// row. What began before the circuit last changed says nothing about it now.
+func (t *tracked) count(c *call, err error) {
+	switch {
+	case c.report != nil:
+		c.report(err)
+	case c.changes != t.changes, err == errLeft, err == nil && !t.failing:
+	default:
+		t.failing = err != nil // before the report, which may open the circuit
+		if report, no := t.breaker.Allow(); no == nil {
+			report(err)
+		}
+	}
+}
+
+// note remembers how a call went; t.mu is held.
+func (t *tracked) note(failed bool) {
 	t.last.add(failed)
-	ask := failed && !t.asked && t.last.bad()
-	t.asked = t.asked || ask
-	t.mu.Unlock()
-	if ask {
+	if failed && !t.asked && t.last.bad() {
+		t.asked = true
 		t.suspect()
 	}
 }
@@ -133,7 +166,11 @@ func (t *tracked) outstanding() int {
 	return t.running
 }
 
-func (t *tracked) open() bool { return t.breaker.State() == gobreaker.StateOpen }
+func (t *tracked) open() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.breaker.State() == gobreaker.StateOpen
+}
 
 // drain refuses new calls and waits for the running ones; when ctx ends first
 // they are cut off and given a second to let go.
@@ -163,7 +200,7 @@ func (t *tracked) cut() (tell []func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for c := t.first; c != nil; c = c.next {
-		c.cut = true
+		c.cut.Store(true)
 		for k := c.ties; k != nil; k = k.next {
 			tell = append(tell, k.f)
 		}
@@ -194,10 +231,13 @@ type call struct {
 	context.Context // the caller's
 	t               *tracked
 	body            io.ReadCloser
+	cut             atomic.Bool // set under t.mu
 
 	// guarded by t.mu
+	report     func(error) // the breaker's, of a call that it let through
+	changes    int         // of the circuit, before the call
 	prev, next *call
-	cut, left  bool
+	left       bool
 	ties       *tie // who wants to know of the end
 	own        tie  // the first of them: most calls have one at a time
 
@@ -216,7 +256,7 @@ type tie struct {
 // Err implements context.Context. After the cut it is the cause itself, and
 // Value is empty, so that context.Cause finds it.
 func (c *call) Err() error {
-	if c.isCut() {
+	if c.cut.Load() {
 		return errCut
 	}
 	return c.Context.Err()
@@ -224,16 +264,10 @@ func (c *call) Err() error {
 
 // Value implements context.Context.
 func (c *call) Value(key any) any {
-	if c.isCut() {
+	if c.cut.Load() {
 		return nil
 	}
 	return c.Context.Value(key)
-}
-
-func (c *call) isCut() bool {
-	c.t.mu.Lock()
-	defer c.t.mu.Unlock()
-	return c.cut
 }
 
 // Done implements context.Context. Adapters that use AfterFunc do not need it.
@@ -250,7 +284,7 @@ func (c *call) Done() <-chan struct{} {
 // and may run twice when the caller leaves at the moment of the cut.
 func (c *call) AfterFunc(f func()) (stop func() bool) {
 	c.t.mu.Lock()
-	if c.cut {
+	if c.cut.Load() {
 		c.t.mu.Unlock()
 		// Not here: context calls us with a lock of f's. f does not block, so
 		// that its goroutine ends by itself at once and needs nobody to wait for it.
@@ -318,7 +352,9 @@ func (c *call) Close() error {
 // check remembers an answer that broke off.
 func (c *call) check(err error) {
 	if err != nil && !errors.Is(err, io.EOF) && c.Err() == nil {
+		c.t.mu.Lock()
 		c.t.note(true)
+		c.t.mu.Unlock()
 	}
 }
 

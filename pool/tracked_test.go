@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/sony/gobreaker/v2"
 
 	"aloft/backends"
 )
@@ -82,14 +86,14 @@ func (b *tying) Do(ctx context.Context, _ *backends.Call) (*backends.Reply, erro
 func (b *tying) Read([]byte) (int, error) { return 0, io.EOF }
 func (b *tying) Close() error             { b.stop(); return nil }
 
-// A call costs its own record, the breaker's report, and the way to untie it.
+// A call costs its own record, and the way to untie it.
 func TestTrackedAllocations(t *testing.T) {
 	for name, tc := range map[string]struct {
 		b    backends.Backend
 		most float64
 	}{
-		"in memory":            {answering{events{}}, 3}, // one is answering's reply
-		"tied to its context":  {&tying{abort: func() {}}, 3},
+		"in memory":            {answering{events{}}, 2}, // one is answering's reply
+		"tied to its context":  {&tying{abort: func() {}}, 2},
 		"refused, not counted": {refusing{}, 2},
 	} {
 		tr := track(tc.b, func() {}, func() {})
@@ -104,6 +108,68 @@ func TestTrackedAllocations(t *testing.T) {
 			t.Errorf("%s: %v allocations, want at most %v", name, n, tc.most)
 		}
 	}
+}
+
+// The circuit is that of a breaker which is asked before every call and told of
+// every end, however the calls overlap.
+func TestCircuitIsTheBreakers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := map[gobreaker.State]int{}
+		for seed := range uint64(300) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			plain := gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+				Timeout:     breakerOpen,
+				ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 5 },
+				IsExcluded:  func(err error) bool { return err == errLeft },
+			})
+			tr := track(refusing{}, func() {}, func() {})
+			type pair struct {
+				c      *call
+				report func(error)
+			}
+			var flying []pair
+			bad := r.IntN(10) // failures in ten, for now
+			for step := range 300 {
+				switch n := r.IntN(20); {
+				case n == 0:
+					time.Sleep(time.Duration(r.IntN(2500)) * time.Millisecond)
+				case n == 1:
+					bad = r.IntN(11)
+				case n < 10 || len(flying) == 0:
+					c := &call{Context: t.Context(), t: tr}
+					report, err := plain.Allow()
+					if in := tr.enter(c); in != (err == nil) {
+						t.Fatalf("seed %d, step %d: let through %v, want %v", seed, step, in, err)
+					} else if in {
+						flying = append(flying, pair{c, report})
+					}
+				default:
+					i := r.IntN(len(flying))
+					p := flying[i]
+					flying = slices.Delete(flying, i, i+1)
+					var err error
+					if r.IntN(10) < bad {
+						err = backends.ErrConnect
+					}
+					if r.IntN(10) == 0 {
+						err = errLeft
+					}
+					p.report(err)
+					tr.ended(p.c, err, err != nil)
+					p.c.leave()
+				}
+				if r.IntN(3) == 0 { // asking moves it, too
+					if got, want := tr.open(), plain.State() == gobreaker.StateOpen; got != want {
+						t.Fatalf("seed %d, step %d: open %v, want %v", seed, step, got, want)
+					}
+					seen[plain.State()]++
+				}
+			}
+		}
+		if len(seen) != 3 {
+			t.Errorf("states seen: %v, want all three", seen)
+		}
+	})
 }
 
 type refusing struct{}
