@@ -123,6 +123,39 @@ func (o *office) make(t *testing.T, secret, body string) (string, string) {
 	return r.body["id"].(string), r.body["secret"].(string)
 }
 
+// A key file that was edited badly while the server runs: keys stay valid, and who
+// would change one is told what to mend. No secret or hash is told.
+func TestAdminDamagedFile(t *testing.T) {
+	o := startOffice(t)
+	id, boss := o.make(t, "", `{"tenant":"ops","admin":true}`)
+	text, err := os.ReadFile(o.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, hash, _ := strings.Cut(string(text), `sha256: "`)
+	damaged := append(text, "  "+boss+": "+hash[:64]+"\n"...)
+	if err := os.WriteFile(o.file, damaged, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range [][3]string{{"POST", "/aloft/v1/keys", `{"tenant":"a"}`}, {"POST", "/aloft/v1/keys/" + id + "/rotate", "{}"}, {"DELETE", "/aloft/v1/keys/" + id, ""}} {
+		r := o.ask(t, boss, call[0], call[1], call[2])
+		e, _ := r.body["error"].(map[string]any)
+		words, _ := e["message"].(string)
+		if r.fault() != "409 <nil> conflict" || !strings.HasPrefix(words, fmt.Sprintf("nothing was changed: key file %s: line ", o.file)) || !strings.Contains(words, "a list of entries with id, sha256") {
+			t.Errorf("%s %s: %s", call[0], call[1], r.text)
+		}
+		if strings.Contains(r.text, boss) || strings.Contains(r.text, hash[:64]) {
+			t.Errorf("%s %s tells a secret: %s", call[0], call[1], r.text)
+		}
+	}
+	if after, _ := os.ReadFile(o.file); string(after) != string(damaged) {
+		t.Error("the damaged file was written to")
+	}
+	if r := o.ask(t, boss, "GET", "/aloft/v1/keys", ""); r.status != 200 {
+		t.Errorf("list: %d %s", r.status, r.text)
+	}
+}
+
 // A key's whole life, from a server without keys on.
 func TestAdminKeys(t *testing.T) {
 	o := startOffice(t)
@@ -258,14 +291,15 @@ func TestAdminRefuses(t *testing.T) {
 	}
 }
 
-// A damaged key file is the server's fault, told to the log alone.
+// A store that cannot write is the server's fault, told to the log alone.
 func TestAdminStore(t *testing.T) {
 	o := startOffice(t)
 	_, boss := o.make(t, "", `{"tenant":"ops","admin":true}`)
-	if err := os.WriteFile(o.file, []byte("keys: 5\n"), 0o600); err != nil {
+	lock := o.file + ".lock"
+	if err := errors.Join(os.Remove(lock), os.Mkdir(lock, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if r := o.ask(t, boss, "POST", "/aloft/v1/keys", `{"tenant":"a"}`); r.fault() != "500 <nil> internal_error" || !strings.Contains(o.log.String(), o.file) {
-		t.Errorf("damaged file: %s, log %s", r.text, o.log)
+	if r := o.ask(t, boss, "POST", "/aloft/v1/keys", `{"tenant":"a"}`); r.fault() != "500 <nil> internal_error" || !strings.Contains(o.log.String(), lock) {
+		t.Errorf("no lock: %s, log %s", r.text, o.log)
 	}
 }

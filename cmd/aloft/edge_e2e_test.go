@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"aloft/gateway/keys"
 )
 
 // A server that is told to go while its engines still load goes: exit code 0,
@@ -86,7 +88,7 @@ func pair(t *testing.T, serial int64, cert, key string) {
 		t.Fatal(err)
 	}
 	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
-		if err := writeFile(path, pem.EncodeToMemory(block)); err != nil {
+		if err := keys.WriteFile(path, pem.EncodeToMemory(block)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -124,7 +126,7 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	is(1)
 	pair(t, 2, cert, key)
 	is(2)
-	if err := writeFile(cert, []byte("no certificate")); err != nil {
+	if err := keys.WriteFile(cert, []byte("no certificate")); err != nil {
 		t.Fatal(err)
 	}
 	if !eventually(patience, func() bool { return strings.Contains(s.err.String(), "files not read again") }) {

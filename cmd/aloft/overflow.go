@@ -14,6 +14,7 @@ import (
 	"aloft/backends/openaihttp"
 	"aloft/gateway"
 	"aloft/gateway/cache"
+	"aloft/gateway/keys"
 	"aloft/gateway/overflow"
 )
 
@@ -129,7 +130,7 @@ func (sp *spending) save(now time.Time) error {
 	}
 	b, err := json.Marshal(sp.was)
 	if err == nil {
-		err = writeFile(sp.path, b)
+		err = keys.WriteFile(sp.path, b)
 	}
 	if err != nil {
 		return fmt.Errorf("keep what providers have cost: %w", err)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"aloft/gateway/keys"
 )
 
 const second = `  - name: second
@@ -38,7 +40,7 @@ func (s *instance) engines(model string) []int {
 func (s *instance) rewrite(t *testing.T, path, text, says string) {
 	t.Helper()
 	before := strings.Count(s.err.String(), says)
-	if err := writeFile(path, []byte(text)); err != nil {
+	if err := keys.WriteFile(path, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 	if !eventually(patience, func() bool { return strings.Count(s.err.String(), says) > before }) {

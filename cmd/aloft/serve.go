@@ -19,6 +19,7 @@ import (
 	"aloft/arbiter"
 	"aloft/batcher"
 	"aloft/gateway"
+	"aloft/gateway/keys"
 	"aloft/gpu"
 	"aloft/gpu/nvml"
 	"aloft/gpu/proc"
@@ -309,7 +310,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 		return nil
 	})
 	address := s.scheme() + s.listener.Addr().String()
-	if err := writeFile(s.path("run", "address"), []byte(address+"\n")); err != nil {
+	if err := keys.WriteFile(s.path("run", "address"), []byte(address+"\n")); err != nil {
 		return err
 	}
 	s.onStop("address", func(context.Context) error { _ = os.Remove(s.path("run", "address")); return nil })

@@ -11,6 +11,7 @@ import (
 
 	"aloft/backends/llama"
 	"aloft/configs"
+	"aloft/gateway/keys"
 )
 
 // common are the flags that every server command has.
@@ -105,7 +106,7 @@ func (c *Config) gguf(m ModelConfig, data string) (string, error) {
 		}
 		path = filepath.Join(data, "models", name)
 		if st, err := os.Stat(path); err != nil || st.Size() != int64(len(b)) {
-			if err := writeFile(path, b); err != nil {
+			if err := keys.WriteFile(path, b); err != nil {
 				return "", fmt.Errorf("model %s: %w", m.Name, err)
 			}
 		}
@@ -114,15 +115,6 @@ func (c *Config) gguf(m ModelConfig, data string) (string, error) {
 		return "", fmt.Errorf("model %s: %w", m.Name, err)
 	}
 	return path, nil
-}
-
-// writeFile replaces a file in one step.
-func writeFile(path string, b []byte) error {
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
 }
 
 // library finds llama.cpp's shared libraries: as configured, else beside the

@@ -3,6 +3,7 @@ package keys
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -56,8 +57,21 @@ const heading = `# The API keys of Aloft, written by "aloft keys" and the admin 
 # it lists none: delete the entry, not the file, to revoke the last key.
 `
 
-// parse reads a key file. An error names the line and the entry.
+// long is what may be a secret or a hash, or most of one, in the wrong place of a
+// damaged file: errors come into logs and answers without it.
+var long = regexp.MustCompile(`sk-[A-Za-z0-9_-]+|[A-Za-z0-9_+/=-]{24,}`)
+
+// parse reads a key file. An error names the line and the entry, and what was
+// expected there.
 func parse(text []byte) ([]Entry, error) {
+	list, err := read(text)
+	if err != nil {
+		return nil, errors.New(long.ReplaceAllString(err.Error(), "(hidden)"))
+	}
+	return list, nil
+}
+
+func read(text []byte) ([]Entry, error) {
 	if len(text) > maxBytes {
 		return nil, fmt.Errorf("%d bytes, want at most %d", len(text), maxBytes)
 	}
@@ -67,7 +81,7 @@ func parse(text []byte) ([]Entry, error) {
 		err = yaml.NodeToValue(tree.Docs[0].Body, &f, yaml.Strict())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s", strings.TrimSpace(yaml.FormatError(err, false, false)))
+		return nil, readable(err)
 	}
 	if len(f.Keys) > maxKeys {
 		return nil, fmt.Errorf("%d keys, want at most %d", len(f.Keys), maxKeys)
@@ -85,6 +99,20 @@ func parse(text []byte) ([]Entry, error) {
 		}
 	}
 	return f.Keys, nil
+}
+
+// readable says in our words what the library found; an error of ours says it.
+func readable(err error) error {
+	wrong, ok := errors.AsType[yaml.Error](err)
+	if !ok || wrong.GetToken() == nil {
+		return err
+	}
+	text := wrong.GetMessage()
+	if kind, ok := errors.AsType[*yaml.TypeError](err); ok {
+		text = fmt.Sprintf("a %s stands where %s is wanted", kind.SrcType, kind.DstType)
+	}
+	return fmt.Errorf("line %d: %s; a key file is \"keys:\" and below it a list of entries with id, sha256, tenant and limits",
+		wrong.GetToken().Position.Line, text)
 }
 
 // lineOf finds the line of an entry's field, or of the entry: "line 12: ".
@@ -234,9 +262,10 @@ func format(list []Entry) ([]byte, error) {
 	return append([]byte(heading), b...), err
 }
 
-// replace writes a file in one step, readable by its owner alone, and safe on
-// disk before it counts.
-func replace(path string, b []byte) (err error) {
+// WriteFile replaces a file in one step, readable by its owner alone, and safe on
+// disk, with its name, before it returns. After a crash there is the old file or
+// the new one.
+func WriteFile(path string, b []byte) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-") // 0600
 	if err != nil {
 		return err

@@ -156,16 +156,16 @@ func TestParseRefuses(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n- id: b\n  sha256: zz\n  tenant: t\n", `line 6: keys[1] ("b"): sha256`},
 		{"keys:\n- id: a\n  sha256: " + hashA + "\n", `line 2: keys[0] ("a"): tenant`},
-		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  clas: x\n", `[5:3] unknown field "clas"`},
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  clas: x\n", `line 5: unknown field "clas"; a key file is "keys:"`},
 		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n- id: a\n  sha256: " + hashB + "\n  tenant: t\n", `line 5: keys[1] ("a"): id is that of keys[0]`},
 		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n- id: b\n  sha256: " + strings.ToUpper(hashA) + "\n  tenant: t\n", `line 6: keys[1] ("b"): a hash is that of keys[0]`},
 		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  previous: {sha256: " + hashA + ", until: 2030-01-01T00:00:00Z}\n", `keys[0] ("a"): a hash is that`},
 		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  previous: {sha256: " + hashB + "}\n", `previous.until`},
 		{"keys:\n- id: ../a\n  sha256: " + hashA + "\n  tenant: t\n", `line 2: keys[0] ("../a"): id is`},
-		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  requests_per_minute: many\n", "[5:"},
+		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  requests_per_minute: many\n", "line 5: a string stands where int is wanted"},
 		{"keys:\n- id: a\n  sha256: " + hashA + "\n  tenant: t\n  parallel: -1\n", "line 5: "},
-		{"keys: 5\n", "[1:"},
-		{"keys:\n- id: a\n  id: b\n", "[3:3]"},
+		{"keys: 5\n", "line 1: int was used where sequence is expected"},
+		{"keys:\n- id: a\n  id: b\n", "line 3: "},
 		{"keys:\n- &a {id: a, sha256: " + hashA + ", tenant: t}\n", "line 2: an anchor"},
 		{"keys:\n- *a\n", "line 2: an alias"},
 		{"keys:\n- <<: {id: a}\n", "line 2: a merge key"},
@@ -174,7 +174,7 @@ func TestParseRefuses(t *testing.T) {
 		{"? keys\n: []\n", "line 1: a complex key"},
 		{"keys:\n- id: a\n  name: |\n    x\n", "line 3: a block of text"},
 		{"keys:\n- id: a\n  name: >-  # why\r\n    x\n", "line 3: a block of text"},
-		{"keys: []\n---\nkeys: []\n", "2 YAML documents"},
+		{"keys: []\n---\nkeys: []\n", "line 2: 2 YAML documents"},
 		{"keys: " + strings.Repeat("[", 1000), "line 1: too deep"},
 		{strings.Repeat("{keys: ", 1<<16), "line 1: too deep"},
 		{strings.Repeat("- ", 1<<16), "line 1: too deep"},
@@ -202,6 +202,43 @@ var full = Entry{ID: "a", SHA256: hashA, Previous: &Previous{hashB, time.Date(20
 	Created: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), Rotated: time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC), Hint: "-_09",
 	KeySpec: gateway.KeySpec{Name: "n: #é", Tenant: "123", Class: "offline", Models: []string{"org/m:x", "true"}, Admin: true, Overflow: true,
 		RPM: 1, TPM: 2, Parallel: 3, Budget: 4, Expires: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}}
+
+// Wherever a file is damaged, and where a secret was pasted, no error repeats a
+// secret or a hash, or a telling part of one.
+func TestErrorsHideSecrets(t *testing.T) {
+	const hash, secret = "0123456789abcdef0123456789abcdefABCDEF0123456789abcdef9876543210", "sk-aloft-Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4Zm9vYmFyYmE"
+	good := "keys:\n- id: a\n  sha256: " + hash + "\n  tenant: t\n  expires_at: 2030-01-01T00:00:00Z\n"
+	texts := []string{hash + ": x\n", "keys:\n- " + secret + "\n", "keys:\n- {id: " + secret + "}\n", "keys:\n- {id: \"" + hash + "\"}\n",
+		strings.Replace(good, "2030-01-01T00:00:00Z", secret, 1), strings.Replace(good, "tenant: t", "class: "+secret, 1),
+		strings.Replace(good, "tenant: t", "parallel: "+hash, 1), strings.Replace(good, "tenant: t", secret+": t", 1), strings.Replace(good, "tenant: t", "models: "+secret, 1)}
+	for i := range good {
+		texts = append(texts, good[:i]+good[i+1:])
+		for _, put := range []string{":", ": ", "\"", "\n", "\n- ", "{", "-", " ", ", ", "'", "\t"} {
+			texts = append(texts, good[:i]+put+good[i:])
+		}
+	}
+	refused := 0
+	for _, text := range texts {
+		_, err := parse([]byte(text))
+		if err == nil {
+			continue
+		}
+		refused++
+		for _, hidden := range []string{hash, secret} {
+			for i := 0; i+20 <= len(hidden); i++ {
+				if strings.Contains(err.Error(), hidden[i:i+20]) {
+					t.Fatalf("%s\ngave %v", text, err)
+				}
+			}
+		}
+		if !strings.HasPrefix(err.Error(), "line ") {
+			t.Errorf("%q gave %v, which names no line", text, err)
+		}
+	}
+	if refused < 300 {
+		t.Errorf("%d of %d damaged files were refused", refused, len(texts))
+	}
+}
 
 func TestFormat(t *testing.T) {
 	list := []Entry{full, {ID: "b", SHA256: strings.Repeat("0", 64), KeySpec: gateway.KeySpec{Tenant: "t"}}}
@@ -271,8 +308,17 @@ func TestReload(t *testing.T) {
 	if _, ok := s.Find([]byte(secret)); !ok {
 		t.Error("a bad file has changed something")
 	}
-	if _, _, err := s.Make(gateway.KeySpec{Tenant: "b"}); err == nil {
-		t.Error("a key was added to a damaged file")
+	damaged, _ := os.ReadFile(s.path)
+	_, _, made := s.Make(gateway.KeySpec{Tenant: "b"})
+	_, _, rotated := s.Rotate(g.ID, 0)
+	for _, err := range []error{made, rotated, s.Revoke(g.ID)} { // the admin API answers 409 with these words
+		if !errors.Is(err, jobs.ErrConflict) || !strings.HasPrefix(err.Error(), fmt.Sprintf("nothing was changed: key file %s: line %d: ", s.path, strings.Count(string(damaged), "\n"))) ||
+			!strings.Contains(err.Error(), "a list of entries with id, sha256") {
+			t.Errorf("a damaged file: %v", err)
+		}
+	}
+	if after, _ := os.ReadFile(s.path); string(after) != string(damaged) {
+		t.Error("a damaged file was written to")
 	}
 	if err := write(append([]byte("# a comment\n"), good...)); err != nil {
 		t.Fatal(err)

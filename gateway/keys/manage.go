@@ -145,6 +145,14 @@ func index(list []Entry, id string) (int, error) {
 	return 0, fmt.Errorf("key %.100q: %w", id, jobs.ErrNotFound)
 }
 
+// unusable is why the key file cannot be changed as it stands: a conflict with
+// what is stored, for who asks to mend.
+type unusable struct{ error }
+
+func (u unusable) Error() string        { return "nothing was changed: " + u.error.Error() }
+func (u unusable) Is(target error) bool { return target == jobs.ErrConflict }
+func (u unusable) Unwrap() error        { return u.error }
+
 // change reads the key file, changes it and writes it, while no other process
 // does, and takes it at once. It never starts from less than the file that is in
 // force: with that gone, or damaged, keys would be lost.
@@ -155,7 +163,7 @@ func (s *Store) change(f func([]Entry) ([]Entry, error)) error {
 	}
 	defer unlock()
 	if err := s.Reload(); err != nil {
-		return err
+		return unusable{err}
 	}
 	var list []Entry
 	for _, k := range s.now.Load().ordered {
@@ -167,7 +175,7 @@ func (s *Store) change(f func([]Entry) ([]Entry, error)) error {
 	}
 	b, err := format(list)
 	if err == nil {
-		err = replace(s.path, b)
+		err = WriteFile(s.path, b)
 	}
 	if err != nil {
 		return fmt.Errorf("write key file: %w", err)

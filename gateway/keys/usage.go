@@ -87,7 +87,7 @@ func (s *Store) flush(now time.Time) error {
 	if err != nil || bytes.Equal(b, s.flushed) || s.flushed == nil && len(u.Tokens) == 0 {
 		return err
 	}
-	if err := replace(s.usage, b); err != nil {
+	if err := WriteFile(s.usage, b); err != nil {
 		return fmt.Errorf("write the keys' usage: %w", err)
 	}
 	s.flushed = b

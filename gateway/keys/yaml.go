@@ -57,7 +57,7 @@ func tree(raw []byte) (*ast.File, error) {
 	}
 	f, err := parser.Parse(tokens, 0)
 	if err == nil && len(f.Docs) > 1 {
-		err = fmt.Errorf("%d YAML documents, want one", len(f.Docs))
+		err = fmt.Errorf("line %d: %d YAML documents, want one", f.Docs[1].Start.Position.Line, len(f.Docs))
 	}
 	return f, err
 }
