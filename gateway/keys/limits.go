@@ -69,10 +69,11 @@ type limits struct {
 // account is where a key stands. It outlives reloads of the key file.
 type account struct {
 	requests, tokens bucket
-	running          int   // requests between reserve and settle, rows not counted
-	month            month // that used belongs to
-	used             int64 // tokens settled in the month
-	held             int64 // tokens of reservations under way
+	running          int       // requests between reserve and settle, rows not counted
+	month            month     // that used belongs to
+	ends             time.Time // of the month that turn saw last: until then it has nothing to do
+	used             int64     // tokens settled in the month
+	held             int64     // tokens of reservations under way
 }
 
 // month counts calendar months in UTC since year 0.
@@ -91,9 +92,13 @@ func (m month) end() time.Time {
 // turn begins a new month when it is time. A clock that steps back over the
 // month's edge changes nothing: the budget must not start anew.
 func (a *account) turn(now time.Time) {
+	if now.Before(a.ends) {
+		return
+	}
 	if m := monthOf(now); m > a.month {
 		a.month, a.used = m, 0
 	}
+	a.ends = a.month.end()
 }
 
 // reserve takes what r needs, or takes nothing and says which limit forbids it:
@@ -130,7 +135,7 @@ func (a *account) forbids(l limits, now time.Time, need int, row bool) *gateway.
 	case !row && l.tokens > 0 && need > l.tokens:
 		return &gateway.LimitError{Kind: "tokens", Limit: l.tokens, After: -1}
 	case l.budget > 0 && a.used+n > l.budget:
-		return &gateway.LimitError{Kind: "budget", Limit: int(l.budget), After: a.month.end().Sub(now)}
+		return &gateway.LimitError{Kind: "budget", Limit: int(l.budget), After: a.ends.Sub(now)}
 	case l.budget > 0 && a.used+a.held+n > l.budget:
 		return &gateway.LimitError{Kind: "budget", Limit: int(l.budget), After: soon}
 	case row:
