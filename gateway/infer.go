@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -256,20 +257,15 @@ func (a *ask) place(scan *openai.Scan, who *caller) {
 // are always metered, the wish for usage into streams.
 func (a *ask) rewrite(scan *openai.Scan) (err error) {
 	req := &a.req
-	name := a.model.EngineModel
-	if name == "" {
-		name = a.model.Name
-	}
-	if name != scan.Model {
-		dst := req.Body[len(req.Body):] // in the room behind it, if that suffices
-		if req.Endpoint.Form() {
-			req.Body, err = openai.SetFormModel(dst, req.Body, req.ContentType, name)
-		} else {
-			req.Body, err = openai.SetModel(dst, req.Body, name)
-		}
-	}
-	if err == nil && scan.Stream && !scan.WantUsage && (req.Endpoint == backends.Chat || req.Endpoint == backends.Completions) {
-		req.Body, err = openai.ForceUsage(make([]byte, 0, len(req.Body)+64), req.Body)
+	name := cmp.Or(a.model.EngineModel, a.model.Name)
+	usage := scan.Stream && !scan.WantUsage && (req.Endpoint == backends.Chat || req.Endpoint == backends.Completions)
+	dst := req.Body[len(req.Body):] // in the room behind it, if that suffices
+	switch {
+	case name == scan.Model && !usage:
+	case req.Endpoint.Form():
+		req.Body, err = openai.SetFormModel(dst, req.Body, req.ContentType, name)
+	default:
+		req.Body = scan.Rewrite(dst, req.Body, name, usage)
 	}
 	return err
 }

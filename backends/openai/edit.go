@@ -1,96 +1,66 @@
 package openai
 
-import "github.com/tidwall/gjson"
+import (
+	"slices"
 
-// find returns the value of a top-level key, and refuses a second one.
-func find(obj gjson.Result, key, param string) (found gjson.Result, err *Error) {
-	obj.ForEach(func(k, v gjson.Result) bool {
-		if k.Str != key {
-			return true
-		}
-		if found.Exists() {
-			err = Invalid(param, CodeValue, "'%s' is given more than once", param)
-			return false
-		}
-		found = v
-		return true
-	})
-	return found, err
+	"aloft/backends"
+
+	"github.com/tidwall/gjson"
+)
+
+// site is where a value stands in a body, or, with at == end, where it can be
+// put in with what has to be around it.
+type site struct {
+	at, end       int
+	before, after string
 }
 
-// SetModel appends body to dst with the value of the top-level "model"
-// replaced, or put in where there is none (ScanRequest says where that is
-// allowed); every other byte stays. The error is an *Error: not an object, two
-// models, or a model that is not a string.
+// locate notes where model and stream_options.include_usage can be put into
+// the object that was just entered.
+func (s *scanner) locate() {
+	s.out.model = site{at: s.at, end: s.at, before: `"model":`, after: ","}
+	s.out.usage = site{at: s.at, end: s.at, before: `"stream_options":{"include_usage":`, after: "},"}
+	if s.peek() == '}' { // never in a request that has what it must
+		s.out.model.after, s.out.usage.after = "", "}"
+	}
+}
+
+// Rewrite appends body, which s is the scan of, to dst with the model's name
+// replaced, or put in where there is none, and with usage (chat and completions
+// have it) with stream_options.include_usage true, so that a stream can be
+// metered: the relay hides the extra frame from clients that did not ask
+// (docs/failures.md F5). Every other byte stays.
+func (s *Scan) Rewrite(dst, body []byte, model string, usage bool) []byte {
+	dst = slices.Grow(dst, len(body))
+	done := 0 // of body
+	open := func(p *site) {
+		dst = append(append(dst, body[done:p.at]...), p.before...)
+		done = p.end
+	}
+	force := func() {
+		open(&s.usage)
+		dst = append(append(dst, "true"...), s.usage.after...)
+	}
+	before := s.usage.at < s.model.at
+	if usage && before {
+		force()
+	}
+	if model != s.Model {
+		open(&s.model)
+		dst = append(gjson.AppendJSONString(dst, model), s.model.after...)
+	}
+	if usage && !before {
+		force()
+	}
+	return append(dst, body[done:]...)
+}
+
+// SetModel is Rewrite of the model for a body of which there is no scan. The
+// error is an *Error: not an object, two models, or one that is no name.
 func SetModel(dst, body []byte, model string) ([]byte, error) {
-	root, err := parse(body)
-	if err != nil {
+	s := scanner{walk: walk{data: body}, endpoint: backends.Chat}
+	if err := s.scan(rule{optional: fieldModel}); err != nil {
 		return dst, err
 	}
-	v, err := find(root, "model", "model")
-	switch {
-	case err != nil:
-		return dst, err
-	case !v.Exists():
-		field := gjson.AppendJSONString([]byte(`"model":`), model)
-		return insert(dst, body, root, alias(field)), nil
-	case v.Type != gjson.String && v.Type != gjson.Null:
-		return dst, wrongType("model", "a string", v.Raw[0])
-	}
-	dst = append(dst, body[:v.Index]...)
-	dst = gjson.AppendJSONString(dst, model)
-	return append(dst, body[v.Index+len(v.Raw):]...), nil
-}
-
-// ForceUsage appends body to dst with stream_options.include_usage true, so
-// that a stream can be metered; every other byte stays. The relay hides the
-// extra frame from clients that did not ask (docs/failures.md F5).
-func ForceUsage(dst, body []byte) ([]byte, error) {
-	root, err := parse(body)
-	if err != nil {
-		return dst, err
-	}
-	options, err := find(root, "stream_options", "stream_options")
-	switch {
-	case err != nil:
-		return dst, err
-	case !options.Exists():
-		return insert(dst, body, root, `"stream_options":{"include_usage":true}`), nil
-	case options.Type == gjson.Null:
-		return replace(dst, body, options, `{"include_usage":true}`), nil
-	case !options.IsObject():
-		return dst, wrongType("stream_options", "an object", options.Raw[0])
-	}
-	v, err := find(options, "include_usage", "stream_options.include_usage")
-	switch {
-	case err != nil:
-		return dst, err
-	case !v.Exists():
-		return insert(dst, body, options, `"include_usage":true`), nil
-	case v.Type == gjson.True:
-		return append(dst, body...), nil
-	}
-	return replace(dst, body, v, "true"), nil
-}
-
-// insert puts a field first in obj, which is part of body.
-func insert(dst, body []byte, obj gjson.Result, field string) []byte {
-	empty := true
-	obj.ForEach(func(_, _ gjson.Result) bool {
-		empty = false
-		return false
-	})
-	at := obj.Index + 1
-	dst = append(dst, body[:at]...)
-	dst = append(dst, field...)
-	if !empty {
-		dst = append(dst, ',')
-	}
-	return append(dst, body[at:]...)
-}
-
-func replace(dst, body []byte, old gjson.Result, value string) []byte {
-	dst = append(dst, body[:old.Index]...)
-	dst = append(dst, value...)
-	return append(dst, body[old.Index+len(old.Raw):]...)
+	return s.out.Rewrite(dst, body, model, false), nil
 }

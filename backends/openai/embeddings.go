@@ -29,13 +29,15 @@ func AppendMergedEmbeddings(dst []byte, reqs []*backends.Request) []byte {
 		}
 	}
 	dst = append(dst, ']')
-	gjson.Parse(alias(reqs[0].Body)).ForEach(func(key, v gjson.Result) bool {
-		if key.Str == "model" || key.Str == "encoding_format" || !perCaller(key.Str) {
-			dst = append(append(dst, ','), key.Raw...)
-			dst = append(append(dst, ':'), v.Raw...)
+	w := walk{data: reqs[0].Body}
+	w.enter('{')
+	for key := w.key(); key != nil; key = w.key() {
+		v := w.skip()
+		if name := text(key); name == "model" || name == "encoding_format" || !perCaller(name) {
+			dst = append(append(dst, ','), key...)
+			dst = append(append(dst, ':'), v...)
 		}
-		return true
-	})
+	}
 	return append(dst, '}')
 }
 
@@ -63,55 +65,58 @@ func Apportion(shares []int, total int) {
 // caller another's vector (docs/failures.md F8). Errors wrap
 // backends.ErrBadReply.
 func SplitEmbeddings(reply []byte, rows int) ([][]byte, int, error) {
-	root, bad := parse(reply)
-	if bad != nil {
+	if valid(reply) != nil {
 		return nil, -1, fmt.Errorf("embeddings reply of %d bytes is no JSON object: %w", len(reply), backends.ErrBadReply)
 	}
 	out, tokens := make([][]byte, rows), -1
-	var data gjson.Result
-	root.ForEach(func(key, v gjson.Result) bool {
-		switch key.Str {
+	var data walk
+	w := walk{data: reply}
+	w.enter('{')
+	for key := w.key(); key != nil; key = w.key() {
+		switch text(key) {
 		case "data":
-			data = v
+			data.data = w.skip()
 		case "usage":
-			if u, ok := usage(&walk{data: raw(reply, v)}); ok {
+			if u, ok := usage(&w); ok {
 				tokens = u.Prompt
 			}
+		default:
+			w.skip()
 		}
-		return true
-	})
-	if !data.IsArray() {
+	}
+	if !data.enter('[') {
 		return nil, -1, fmt.Errorf("embeddings reply has no data array: %w", backends.ErrBadReply)
 	}
-	n, err := 0, error(nil)
-	data.ForEach(func(_, item gjson.Result) bool {
-		err = splitRow(reply, item, out)
-		n++
-		return err == nil
-	})
-	if err == nil && n != rows {
-		err = fmt.Errorf("embeddings reply has %d rows, want %d: %w", n, rows, backends.ErrBadReply)
+	n := 0
+	for ; data.item(); n++ {
+		if err := splitRow(&data, out); err != nil {
+			return nil, -1, err
+		}
 	}
-	if err != nil {
-		return nil, -1, err
+	if n != rows {
+		return nil, -1, fmt.Errorf("embeddings reply has %d rows, want %d: %w", n, rows, backends.ErrBadReply)
 	}
 	return out, tokens, nil
 }
 
-func splitRow(reply []byte, item gjson.Result, out [][]byte) error {
+// splitRow takes the next row.
+func splitRow(w *walk, out [][]byte) error {
 	index, vector := -1, []byte(nil)
-	if item.IsObject() {
-		item.ForEach(func(key, v gjson.Result) bool {
-			switch {
-			case key.Str == "index" && v.Type == gjson.Number:
-				if n, err := strconv.Atoi(v.Raw); err == nil {
+	if !w.enter('{') {
+		w.skip()
+	} else {
+		for key := w.key(); key != nil; key = w.key() {
+			switch v := w.skip(); text(key) {
+			case "index":
+				if n, err := strconv.Atoi(alias(v)); err == nil {
 					index = n
 				}
-			case key.Str == "embedding" && (v.IsArray() || v.Type == gjson.String && v.Str != ""):
-				vector = raw(reply, v)
+			case "embedding":
+				if (v[0] == '[' || v[0] == '"') && (&walk{data: v}).filled() {
+					vector = v
+				}
 			}
-			return true
-		})
+		}
 	}
 	switch {
 	case index < 0 || index >= len(out):
@@ -174,18 +179,14 @@ func appendVector(dst, row []byte, base64 bool) ([]byte, error) {
 // appendBase64 turns a JSON array of numbers into little-endian float32, base64.
 func appendBase64(dst, row []byte) ([]byte, error) {
 	bits := make([]byte, 0, len(row)/2)
-	bad := ""
-	gjson.Parse(alias(row)).ForEach(func(_, v gjson.Result) bool {
-		f, err := strconv.ParseFloat(v.Raw, 32)
-		if v.Type != gjson.Number || err != nil {
-			bad = v.Raw
-			return false
+	w := walk{data: row}
+	for w.enter('['); w.item(); {
+		v := w.skip()
+		f, err := strconv.ParseFloat(alias(v), 32)
+		if err != nil {
+			return dst, fmt.Errorf("embedding has %.20q among its numbers: %w", v, backends.ErrBadReply)
 		}
 		bits = binary.LittleEndian.AppendUint32(bits, math.Float32bits(float32(f)))
-		return true
-	})
-	if bad != "" {
-		return dst, fmt.Errorf("embedding has %.20q among its numbers: %w", bad, backends.ErrBadReply)
 	}
 	dst = append(dst, '"')
 	dst = base64.StdEncoding.AppendEncode(dst, bits)
@@ -195,8 +196,7 @@ func appendBase64(dst, row []byte) ([]byte, error) {
 // appendFloats turns base64 of little-endian float32 into a JSON array with the
 // shortest digits that give the same float32 back.
 func appendFloats(dst, row []byte) ([]byte, error) {
-	text := gjson.Parse(alias(row)).Str // undoes "\/", which some encoders write
-	bits, err := base64.StdEncoding.DecodeString(text)
+	bits, err := base64.StdEncoding.DecodeString(text(row)) // which undoes "\/": some encoders write it
 	if err != nil || len(bits)%4 != 0 || len(bits) == 0 {
 		return dst, fmt.Errorf("embedding is no base64 of float32: %w", backends.ErrBadReply)
 	}

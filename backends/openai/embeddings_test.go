@@ -50,6 +50,7 @@ func TestSplitEmbeddings(t *testing.T) {
 		`{"data":[{"index":0,"embedding":[1]},{"index":1}]}`,
 		`{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":null}]}`,
 		`{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":""}]}`,
+		`{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[ ]}]}`,
 		`{"data":[{"index":0,"embedding":[1]},7]}`,
 		`{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[2]},{"index":1,"embedding":[2]}]}`,
 	} {
@@ -107,6 +108,7 @@ func TestEncodingsRoundTrip(t *testing.T) {
 func FuzzSplitEmbeddings(f *testing.F) {
 	f.Add([]byte(`{"data":[{"index":1,"embedding":"AACAPw=="},{"embedding":[0.5],"index":0}],"usage":{"prompt_tokens":7}}`), 2)
 	f.Add([]byte(`{"data":[{"index":0,"embedding":[1e400,{},[]]}]}`), 1)
+	f.Add([]byte(`{"data":[{"index":1,"embedding":"0"},{"embedding":[],"index":0}]}`), 2)
 	f.Add([]byte(`{"data":[{"index":0,"embedding":"A\/=="}]}`), 1)
 	f.Fuzz(func(t *testing.T, reply []byte, n int) {
 		if n < 0 || n > 64 {

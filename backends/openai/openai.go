@@ -21,19 +21,18 @@ const maxDepth = 1000
 // must not change meanwhile; both hold inside this package's calls.
 func alias(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// parse checks that body is one JSON object and returns it, aliasing body.
-func parse(body []byte) (gjson.Result, *Error) {
+// valid checks that body is one JSON object.
+func valid(body []byte) *Error {
 	if tooDeep(body) {
-		return gjson.Result{}, Invalid("", "", "the request body is nested more than %d deep", maxDepth)
+		return Invalid("", "", "the request body is nested more than %d deep", maxDepth)
 	}
 	if !gjson.ValidBytes(body) {
-		return gjson.Result{}, Invalid("", "", "the request body is not valid JSON")
+		return Invalid("", "", "the request body is not valid JSON")
 	}
-	root := gjson.Parse(alias(body))
-	if !root.IsObject() {
-		return gjson.Result{}, Invalid("", "", "the request body must be a JSON object")
+	if w := (walk{data: body}); w.peek() != '{' {
+		return Invalid("", "", "the request body must be a JSON object")
 	}
-	return root, nil
+	return nil
 }
 
 // tooDeep walks the body only when it has enough brackets to matter.
@@ -58,9 +57,4 @@ func tooDeep(body []byte) bool {
 		}
 	}
 	return false
-}
-
-// raw is the part of body that v was read from.
-func raw(body []byte, v gjson.Result) []byte {
-	return body[v.Index : v.Index+len(v.Raw) : v.Index+len(v.Raw)]
 }

@@ -16,7 +16,7 @@ const maxInputs = 2048
 type Scan struct {
 	// Model is "" only where OpenAI lets it be left out (moderations, images):
 	// the gateway then takes the only model that serves the endpoint, and
-	// SetModel writes it in.
+	// Rewrite writes it in.
 	Model     string
 	Stream    bool
 	WantUsage bool   // stream_options.include_usage; chat and completions alone have it
@@ -36,6 +36,8 @@ type Scan struct {
 	// messages, prompts, inputs, documents. Each is a string or an array of
 	// token ids (CountIDs). They alias the body.
 	Text [][]byte
+
+	model, usage site // of the body: what Rewrite changes
 }
 
 // scanner collects one request; it lives for one call.
@@ -51,20 +53,9 @@ type scanner struct {
 // asks for; all else is the engine's to judge. The error is an *Error with
 // status 400. Inputs and Text alias body. Forms are ScanForm's.
 func ScanRequest(e backends.Endpoint, body []byte) (Scan, error) {
-	if _, err := parse(body); err != nil {
-		return Scan{}, err
-	}
 	s := scanner{walk: walk{data: body}, endpoint: e}
-	rule := rules[e]
-	s.enter('{')
-	for key := s.key(); key != nil; key = s.key() {
-		if err := s.field(rule, key); err != nil {
-			return Scan{}, err
-		}
-	}
-	if missing := rule.required &^ s.seen; missing != 0 {
-		key := missing.first()
-		return Scan{}, Invalid(key, CodeMissing, "missing required parameter: '%s'", key)
+	if err := s.scan(rules[e]); err != nil {
+		return Scan{}, err
 	}
 	if e == backends.Embeddings {
 		s.out.MergeKey = mergeKey(s.options)
@@ -73,6 +64,24 @@ func ScanRequest(e backends.Endpoint, body []byte) (Scan, error) {
 	s.out.Model, s.out.CacheKey = strings.Clone(s.out.Model), strings.Clone(s.out.CacheKey)
 	s.out.WantUsage = s.out.WantUsage && s.out.Stream
 	return s.out, nil
+}
+
+func (s *scanner) scan(rule rule) *Error {
+	if err := valid(s.data); err != nil {
+		return err
+	}
+	s.enter('{')
+	s.locate()
+	for key := s.key(); key != nil; key = s.key() {
+		if err := s.field(rule, key); err != nil {
+			return err
+		}
+	}
+	if missing := rule.required &^ s.seen; missing != 0 {
+		key := missing.first()
+		return Invalid(key, CodeMissing, "missing required parameter: '%s'", key)
+	}
+	return nil
 }
 
 // field reads one top-level key and takes its value, as all below do. Any that
@@ -89,15 +98,21 @@ func (s *scanner) field(rule rule, key []byte) *Error {
 		return Invalid(name, CodeValue, "'%s' is given more than once", name)
 	case first == 'n' && rule.required&f == 0:
 		// null means the default, everywhere but in what is required.
+		s.seen |= f
 		s.skip()
-		return nil
+		if f == fieldStreamOptions {
+			s.out.usage = site{at: from, end: s.at, before: `{"include_usage":`, after: "}"}
+		}
 	default:
 		s.seen |= f
 		if err := s.read(f); err != nil {
 			return err
 		}
 	}
-	if s.endpoint == backends.Embeddings && !perCaller(name) {
+	if f == fieldModel {
+		s.out.model = site{at: from, end: s.at}
+	}
+	if unset := f != 0 && first == 'n'; s.endpoint == backends.Embeddings && !unset && !perCaller(name) {
 		s.options = append(s.options, alias(key)+":"+alias(s.data[from:s.at]))
 	}
 	return nil
@@ -185,14 +200,19 @@ func (s *scanner) streamOptions() (err *Error) {
 	}
 	const param = "stream_options.include_usage"
 	seen := false
+	s.out.usage = site{at: s.at, end: s.at, before: `"include_usage":`, after: ","}
+	if s.peek() == '}' {
+		s.out.usage.after = ""
+	}
 	for key := s.key(); key != nil; key = s.key() {
+		first, from := s.peek(), s.at
 		switch {
 		case text(key) != "include_usage":
 			s.skip()
 			continue
 		case seen:
 			return Invalid(param, CodeValue, "'%s' is given more than once", param)
-		case s.peek() == 'n':
+		case first == 'n':
 			s.skip()
 		default:
 			if s.out.WantUsage, err = s.boolean(param); err != nil {
@@ -200,6 +220,7 @@ func (s *scanner) streamOptions() (err *Error) {
 			}
 		}
 		seen = true
+		s.out.usage = site{at: from, end: s.at}
 	}
 	return nil
 }
@@ -210,7 +231,7 @@ func (s *scanner) maxTokens() *Error {
 		least = 0 // with echo, to score a prompt
 	}
 	n, err := s.integer("max_tokens", least)
-	if err == nil && s.seen&fieldMaxCompletionTokens == 0 {
+	if err == nil && s.out.MaxTokens == 0 { // else max_completion_tokens was given
 		s.out.MaxTokens = n
 	}
 	return err
