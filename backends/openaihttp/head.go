@@ -249,19 +249,21 @@ func hasToken(list []byte, token string) bool {
 	return false
 }
 
-// validName reports whether b is a token (RFC 9110, 5.6.2). A folded line, which
-// begins with a blank, is not.
+// inToken are the bytes of a token (RFC 9110, 5.6.2).
+var inToken = func() (in [256]bool) {
+	for _, c := range []byte("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") {
+		in[c] = true
+	}
+	return in
+}()
+
+// validName reports whether b is a token. A folded line, which begins with a
+// blank, is not.
 func validName[T string | []byte](b T) bool {
 	for i := range len(b) {
-		c := b[i]
-		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' {
-			continue
+		if !inToken[b[i]] {
+			return false
 		}
-		switch c {
-		case '!', '#', '$', '%', '&', '\'', '*', '+', '-', '.', '^', '_', '`', '|', '~':
-			continue
-		}
-		return false
 	}
 	return len(b) > 0
 }

@@ -18,7 +18,7 @@ var ours = []string{
 // could begin a field, or a request, of its own.
 func maySet(f backends.Field) bool {
 	for _, name := range ours {
-		if strings.EqualFold(f.Name, name) {
+		if len(f.Name) == len(name) && strings.EqualFold(f.Name, name) {
 			return false
 		}
 	}
