@@ -168,7 +168,7 @@ func (b *Batcher) Submit(ctx context.Context, r *backends.Request) (*backends.Re
 		return nil, fmt.Errorf("batcher: request %s has no inputs to embed", r.ID)
 	}
 	t := newTicket(ctx, b.opt, r)
-	if !b.tell(event{kind: evArrive, work: &t.work}) {
+	if !b.turn(t, event{kind: evArrive, work: &t.work}) {
 		return nil, backends.ErrDraining
 	}
 	reply, err := b.await(ctx, t)
@@ -181,13 +181,12 @@ func (b *Batcher) Submit(ctx context.Context, r *backends.Request) (*backends.Re
 // await makes the calls that t is granted until there is an answer.
 func (b *Batcher) await(ctx context.Context, t *ticket) (*backends.Reply, error) {
 	for {
-		select {
-		case <-t.ready: // often there at once
+		if t.told {
+			t.told = false
 			if reply, err := b.next(ctx, t); reply != nil || err != nil {
 				return reply, err
 			}
 			continue
-		default:
 		}
 		select {
 		case <-t.ready:

@@ -68,7 +68,7 @@ const (
 // Result tells the core how a Batch ended.
 type Result struct {
 	Outcome Outcome
-	Took    time.Duration // dispatch to the end of the answer
+	Took    time.Duration // merged: dispatch to the end of the answer
 	Err     error         // unless Answered or Dropped
 	Output  int           // generated tokens, as far as known
 }
@@ -82,7 +82,7 @@ type Core struct {
 	replicas []*replica // ready ones, Offline first, then by Index
 	shared   int        // how many of them are not Offline
 	byID     map[string]*replica
-	flying   map[*Batch]struct{}
+	flying   []*Batch // calls at engines
 	redo     []*Batch // halves of refused calls, served first
 	fits     map[string]*Fit
 
@@ -104,7 +104,7 @@ type Core struct {
 func NewCore(o Options) *Core {
 	c := &Core{
 		opt: o.withDefaults(), order: newOrder(), byID: map[string]*replica{},
-		flying: map[*Batch]struct{}{}, fits: map[string]*Fit{}, offlineLimit: math.MaxInt,
+		fits: map[string]*Fit{}, offlineLimit: math.MaxInt,
 	}
 	if c.opt.Affinity {
 		c.affinity = newAffinity(affinityEntries)
@@ -196,7 +196,7 @@ func (c *Core) close(w *Work) {
 	if w.running == 0 {
 		return
 	}
-	for b := range c.flying {
+	for _, b := range c.flying {
 		mine, others := false, false
 		for _, s := range b.Segs {
 			mine = mine || s.Work == w
@@ -210,10 +210,17 @@ func (c *Core) close(w *Work) {
 
 // First notes the first byte of a call that is alone, took after its dispatch.
 // took is 0 for an answer that is no stream: when its first token came is not
-// known, and the fit's guess stands in. Of a hedged pair it is the one that won.
+// known, and the fit's guess stands in. Of a hedged pair it is the one that won;
+// else an answer that is no stream needs no First: Done stands for it.
 func (c *Core) First(now time.Time, b *Batch, took time.Duration) []Action {
 	c.acts = c.acts[:0]
+	c.began(now, b, took)
+	return c.acts
+}
+
+func (c *Core) began(now time.Time, b *Batch, took time.Duration) {
 	w := b.Segs[0].Work
+	b.begun = true
 	c.hedges.first(now, b)
 	if t := b.twin; t != nil {
 		t.lost, t.twin, b.twin = true, nil, nil
@@ -223,7 +230,7 @@ func (c *Core) First(now time.Time, b *Batch, took time.Duration) []Action {
 		if now.After(w.due) {
 			c.order.classes[w.Class].count.Late++
 		}
-		return c.acts
+		return
 	}
 	if b.first = took; took > 0 {
 		c.learn(b, took)
@@ -238,7 +245,6 @@ func (c *Core) First(now time.Time, b *Batch, took time.Duration) []Action {
 	if at.After(w.due) {
 		c.order.classes[w.Class].count.Late++
 	}
-	return c.acts
 }
 
 // learn feeds the fit, once the replica is no longer new.
@@ -258,6 +264,9 @@ func (c *Core) Done(now time.Time, b *Batch, r Result) []Action {
 		}
 		b.Segs[0].Work.running--
 		return c.settle(now)
+	}
+	if b.Alone && r.Outcome == Answered && !b.begun {
+		c.began(now, b, 0)
 	}
 	switch {
 	case r.Outcome == Declined:
@@ -305,7 +314,12 @@ func (c *Core) Done(now time.Time, b *Batch, r Result) []Action {
 
 // land takes b off its replica.
 func (c *Core) land(now time.Time, b *Batch) {
-	delete(c.flying, b)
+	if last := len(c.flying) - 1; b.pos <= last && c.flying[b.pos] == b { // else Abandon was there
+		c.flying[b.pos] = c.flying[last]
+		c.flying[b.pos].pos = b.pos
+		c.flying[last] = nil
+		c.flying = c.flying[:last]
+	}
 	c.hedges.forget(b)
 	r := b.replica
 	r.busy--
@@ -313,7 +327,7 @@ func (c *Core) land(now time.Time, b *Batch) {
 	if r.busy == 0 {
 		r.free = now
 	}
-	if b.shared {
+	if !b.Replica.Offline {
 		c.offlineRows -= b.OfflineRows
 	}
 	for _, s := range b.Segs {
@@ -389,14 +403,14 @@ func (c *Core) Abandon(now time.Time) []Action {
 		}
 	}
 	c.redo = nil
-	for b := range c.flying {
+	for _, b := range c.flying {
 		for _, w := range works(b.Segs) {
 			if !b.Alone {
 				c.shed(w, backends.ErrDraining)
 			}
 		}
 	}
-	clear(c.flying)
+	c.flying = nil
 	return c.acts
 }
 

@@ -37,8 +37,10 @@ type ticket struct {
 	req  *backends.Request
 
 	// message is a grant (alone) or the end; ready has a token while it is
-	// unread, and only then may nobody write it.
+	// unread, and only then may nobody write it. Without ready the caller is in
+	// turn, and reads it when that returns.
 	message message
+	told    bool // there is a message, and no ready
 	ready   chan struct{}
 	settled atomic.Bool   // whoever sets it may send the end
 	queued  time.Duration // alone: arrival to the last grant, a hedge's aside
@@ -47,17 +49,21 @@ type ticket struct {
 	tokens [1]int
 	call   backends.Call
 	slot   eventSlot
-	reply  backends.Reply
-	body   body
 
-	race *race // alone, and may be hedged
+	race     *race // alone, and may be hedged
+	*merging       // unless alone
+}
 
-	// merged requests: rows are written by the calls that carry them, each its
-	// own range; the call that brings missing to zero builds the answer.
+// merging is what a merged request has besides: rows are written by the calls
+// that carry them, each its own range; the call that brings missing to zero
+// builds the answer.
+type merging struct {
 	row     [1][]byte
 	rows    [][]byte
 	missing atomic.Int64
 	prompt  atomic.Int64 // prompt tokens so far
+	reply   backends.Reply
+	body    body
 }
 
 // message tells a caller that its turn has come (batch) or how it ended.
@@ -68,7 +74,18 @@ type message struct {
 }
 
 func newTicket(ctx context.Context, o Options, r *backends.Request) *ticket {
-	t := &ticket{ctx: ctx, req: r, ready: make(chan struct{}, 1)}
+	var t *ticket
+	alone := !o.Merge || !r.Endpoint.Merged()
+	if alone {
+		t = new(ticket)
+	} else { // still one allocation
+		both := new(struct {
+			ticket  ticket
+			merging merging
+		})
+		t, both.ticket.merging = &both.ticket, &both.merging
+	}
+	t.ctx, t.req = ctx, r
 	w := &t.work
 	w.Class, w.Tenant, w.Place, w.Output = min(r.Class, backends.Offline), r.Tenant, r.Place, r.MaxTokens
 	w.Arrival, w.Deadline, w.Load = r.Arrival, r.Deadline, t
@@ -76,7 +93,7 @@ func newTicket(ctx context.Context, o Options, r *backends.Request) *ticket {
 	if t.call.Path == "" {
 		t.call.Path = r.Endpoint.Path()
 	}
-	if !o.Merge || !r.Endpoint.Merged() {
+	if alone {
 		w.Alone, w.Unary = true, !r.Stream
 		t.tokens[0] = r.Tokens
 		w.RowTokens = t.tokens[:]
@@ -85,6 +102,7 @@ func newTicket(ctx context.Context, o Options, r *backends.Request) *ticket {
 		}
 		return t
 	}
+	t.ready = make(chan struct{}, 1)
 	w.Key = r.MergeKey
 	w.RowTokens = r.InputTokens
 	if n := len(r.Inputs); len(r.InputTokens) != n { // not counted per row: spread the total
@@ -109,6 +127,10 @@ func (t *ticket) end(reply *backends.Reply, err error) {
 
 func (t *ticket) send(m message) {
 	t.message = m
+	if t.ready == nil {
+		t.told = true
+		return
+	}
 	t.ready <- struct{}{}
 }
 
@@ -122,10 +144,28 @@ func (b *Batcher) tell(e event) bool {
 func (b *Batcher) do(f func(now time.Time) []Action) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.step(f)
+}
+
+// turn is tell for t's caller, which has to wait only where the event brought it
+// no message.
+func (b *Batcher) turn(t *ticket, e event) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	going := b.step(func(now time.Time) []Action { return b.handle(now, e) })
+	if !t.told && t.ready == nil {
+		t.ready = make(chan struct{}, 1)
+	}
+	return going
+}
+
+// step is do for whoever holds the lock.
+func (b *Batcher) step(f func(now time.Time) []Action) bool {
 	if b.over {
 		return false
 	}
-	b.apply(f(time.Now()))
+	now := time.Now()
+	b.apply(now, f(now))
 	b.wait.set(b.core.outlook())
 	if b.core.Drained() {
 		b.over = true
@@ -140,7 +180,7 @@ func (b *Batcher) do(f func(now time.Time) []Action) bool {
 	// than moving it with each request.
 	if at := b.core.Wake(); !at.IsZero() && (b.wake.IsZero() || at.Before(b.wake)) {
 		b.wake = at
-		b.timer.Reset(time.Until(at))
+		b.timer.Reset(at.Sub(now))
 	}
 	return true
 }
@@ -175,7 +215,7 @@ func (b *Batcher) handle(now time.Time, e event) []Action {
 
 // apply carries out what the core decided. Carrying out an action may end a
 // batch at once, whose actions follow.
-func (b *Batcher) apply(actions []Action) {
+func (b *Batcher) apply(now time.Time, actions []Action) {
 	for len(actions) > 0 {
 		var unread []*Batch
 		for _, a := range actions {
@@ -197,7 +237,7 @@ func (b *Batcher) apply(actions []Action) {
 		actions = nil
 		for _, batch := range unread {
 			// copied: the core reuses its slice
-			actions = append(actions, b.core.Done(time.Now(), batch, Result{Outcome: Dropped})...)
+			actions = append(actions, b.core.Done(now, batch, Result{Outcome: Dropped})...)
 		}
 	}
 }

@@ -321,9 +321,15 @@ func (f *filling) room(sum, added int, offline bool) bool {
 	return !f.now.Add(f.fit.Promise(sum)).After(f.due)
 }
 
+// fly counts b among the calls at engines.
+func (c *Core) fly(b *Batch) {
+	b.pos = len(c.flying)
+	c.flying = append(c.flying, b)
+}
+
 // start puts b onto r.
 func (c *Core) start(now time.Time, r *replica, b *Batch) {
-	b.Replica, b.replica, b.At, b.shared = r.Replica, r, now, !r.Offline
+	b.Replica, b.replica, b.At = r.Replica, r, now
 	b.load = b.Tokens
 	if b.Alone {
 		b.load = c.expected(b.Segs[0].Work)
@@ -347,10 +353,10 @@ func (c *Core) start(now time.Time, r *replica, b *Batch) {
 	}
 	r.busy++
 	r.tokens += b.load
-	if b.shared {
+	if !b.Replica.Offline {
 		c.offlineRows += b.OfflineRows
 	}
-	c.flying[b] = struct{}{}
+	c.fly(b)
 	c.calls.Reasons[b.Reason]++
 	c.calls.Calls++
 	c.batchRows.add(float64(b.Rows))

@@ -36,43 +36,44 @@ func (b *Batcher) generate(ctx context.Context, t *ticket, batch *Batch) (*backe
 	if t.race != nil {
 		ctx = t.race.ctx
 	}
-	start := time.Now()
 	reply, err := batch.Replica.Backend.Do(ctx, &t.call)
-	took := time.Since(start)
 	if err != nil {
 		err = fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
 	} else if reply.Status != 200 {
-		refused := refusal(reply, start)
+		refused := refusal(reply, batch.At)
 		refused.timing.Queue, refused.timing.Replica = t.queued, batch.Replica.ID
 		err = refused
 	}
 	if err == nil && t.race != nil && !t.race.won(byFirst) {
 		reply.Body.Close()
-		b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: Dropped}})
+		b.turn(t, event{kind: evDone, batch: batch, result: Result{Outcome: Dropped}})
 		return nil, nil
 	}
 	if err != nil {
 		how := outcome(ctx, err)
 		b.broken(batch, how, err)
-		b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: how, Took: took, Err: err}})
+		b.turn(t, event{kind: evDone, batch: batch, result: Result{Outcome: how, Err: err}})
 		if how == Dropped && caller.Err() != nil { // no message will come; in every other case one does, whatever the caller's context does now
 			return nil, context.Cause(caller)
 		}
 		return nil, nil
 	}
-	return b.relay(t, batch, reply, start), nil
+	return b.relay(t, batch, reply), nil
 }
 
 // relay makes reply the answer to t: timed, and holding its slot until its body
 // ends.
-func (b *Batcher) relay(t *ticket, batch *Batch, reply *backends.Reply, start time.Time) *backends.Reply {
-	took := time.Since(start)
+func (b *Batcher) relay(t *ticket, batch *Batch, reply *backends.Reply) *backends.Reply {
+	s := &t.slot.slot
+	s.ReadCloser, s.b, s.batch = reply.Body, b, batch
+	s.stream = strings.HasPrefix(reply.ContentType, "text/event-stream")
+	var took time.Duration
+	if s.stream || reply.Timing.Engine == 0 {
+		took = time.Since(batch.At)
+	}
 	reply.Timing = timing(reply.Timing, took)
 	reply.Timing.Queue = t.queued
 	reply.Timing.Replica, reply.Timing.BatchRows, reply.Timing.PromptTokens = batch.Replica.ID, 1, t.req.Tokens
-	s := &t.slot.slot
-	s.ReadCloser, s.b, s.batch, s.start = reply.Body, b, batch, start
-	s.stream = strings.HasPrefix(reply.ContentType, "text/event-stream")
 	if t.race != nil {
 		s.stop = t.race.stop
 		reply.Timing.Hedged = t.race.asked.Load()
@@ -81,10 +82,11 @@ func (b *Batcher) relay(t *ticket, batch *Batch, reply *backends.Reply, start ti
 	if _, ok := s.ReadCloser.(backends.EventReader); ok {
 		reply.Body = &t.slot
 	}
-	if !s.stream {
-		took = 0 // the whole answer's time, not a first token's
+	if s.stream {
+		b.tell(event{kind: evFirst, batch: batch, first: took})
+	} else if t.race != nil { // the other call ends now
+		b.tell(event{kind: evFirst, batch: batch})
 	}
-	b.tell(event{kind: evFirst, batch: batch, first: took})
 	return reply
 }
 
@@ -101,7 +103,6 @@ type slot struct {
 	io.ReadCloser
 	b      *Batcher
 	batch  *Batch
-	start  time.Time
 	stream bool
 	events atomic.Int64 // of a stream: one a read, about a token
 	bytes  atomic.Int64
@@ -161,5 +162,5 @@ func (s *slot) release() {
 	if s.stop != nil {
 		s.stop(nil)
 	}
-	s.b.tell(event{kind: evDone, batch: s.batch, result: Result{Outcome: Answered, Took: time.Since(s.start), Output: int(out)}})
+	s.b.tell(event{kind: evDone, batch: s.batch, result: Result{Outcome: Answered, Output: int(out)}})
 }

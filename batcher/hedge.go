@@ -110,7 +110,7 @@ func (c *Core) other(now time.Time, b *Batch) (best *replica) {
 func (c *Core) second(now time.Time, b *Batch, r *replica) {
 	t := &Batch{Key: b.Key, Adapter: b.Adapter, Alone: true, Reason: b.Reason}
 	t.add(b.Segs[0])
-	t.Replica, t.replica, t.At, t.shared, t.load = r.Replica, r, now, !r.Offline, b.load
+	t.Replica, t.replica, t.At, t.load = r.Replica, r, now, b.load
 	t.twin, b.twin = b, t
 	w := t.Segs[0].Work
 	w.running++
@@ -119,7 +119,7 @@ func (c *Core) second(now time.Time, b *Batch, r *replica) {
 	class.inFlightTok += t.Tokens
 	r.busy++
 	r.tokens += t.load
-	c.flying[t] = struct{}{}
+	c.fly(t)
 	c.calls.Hedged++
 	c.acts = append(c.acts, Action{Kind: Hedge, Batch: t})
 }

@@ -27,7 +27,8 @@ const (
 // earliest due of the tenant that was served least (virtual token counter, VTC,
 // OSDI'24).
 type order struct {
-	lanes    map[laneKey]*lane
+	lanes    []*lane
+	byKey    map[laneKey]*lane
 	classes  [backends.Classes]classState
 	expiries expiryHeap
 }
@@ -76,7 +77,7 @@ type tenantQueue struct {
 }
 
 func newOrder() *order {
-	o := &order{lanes: map[laneKey]*lane{}}
+	o := &order{byKey: map[laneKey]*lane{}}
 	for c := range o.classes {
 		o.classes[c].accounts = map[string]*account{}
 	}
@@ -86,11 +87,12 @@ func newOrder() *order {
 // add queues w, whose todo is not empty.
 func (o *order) add(w *Work) {
 	key := laneKey{w.Key, w.Place.Adapter, w.Alone}
-	l := o.lanes[key]
+	l := o.byKey[key]
 	if l == nil {
 		o.prune()
 		l = &lane{laneKey: key}
-		o.lanes[key] = l
+		o.byKey[key] = l
+		o.lanes = append(o.lanes, l)
 	}
 	q := o.tenant(l, w.Class, w.Tenant)
 	if q.account.queued == 0 { // back from idle: no credit for the time away
@@ -153,11 +155,13 @@ func (o *order) prune() {
 	if len(o.lanes) < maxLanes {
 		return
 	}
-	for k, l := range o.lanes {
-		if l.works == 0 {
-			delete(o.lanes, k)
+	o.lanes = slices.DeleteFunc(o.lanes, func(l *lane) bool {
+		if l.works > 0 {
+			return false
 		}
-	}
+		delete(o.byKey, l.laneKey)
+		return true
+	})
 }
 
 func (o *order) tally(w *Work, rows, tokens int) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"aloft/backends"
 )
@@ -69,17 +68,16 @@ func (b *Batcher) second(ctx context.Context, stop context.CancelCauseFunc, batc
 	t := batch.Segs[0].Work.Load.(*ticket)
 	release := context.AfterFunc(b.base, func() { stop(backends.ErrDraining) })
 	defer release()
-	start := time.Now()
 	if ctx.Err() != nil { // the caller has left since
 		b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: Dropped}})
 		return
 	}
 	reply, err := batch.Replica.Backend.Do(ctx, &t.call)
 	if err == nil && reply.Status != 200 {
-		err = refusal(reply, start)
+		err = refusal(reply, batch.At)
 	}
 	if err == nil && t.race.won(bySecond) {
-		reply = b.relay(t, batch, reply, start)
+		reply = b.relay(t, batch, reply)
 		t.slot.stop = stop
 		t.race.answer <- reply
 		return
@@ -92,5 +90,5 @@ func (b *Batcher) second(ctx context.Context, stop context.CancelCauseFunc, batc
 		reply.Body.Close()
 	}
 	stop(nil)
-	b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: how, Took: time.Since(start), Err: err}})
+	b.tell(event{kind: evDone, batch: batch, result: Result{Outcome: how, Err: err}})
 }

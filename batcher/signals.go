@@ -213,11 +213,12 @@ func (c *Core) arrived(now time.Time, class backends.Class, tokens int) {
 // generated learns from a finished generation.
 func (c *Core) generated(now time.Time, b *Batch, r Result) {
 	w := b.Segs[0].Work
-	c.slotSeconds.add(r.Took.Seconds())
+	took := now.Sub(b.At)
+	c.slotSeconds.add(took.Seconds())
 	c.output.add(float64(r.Output))
 	c.order.charge(w, 2*float64(r.Output)) // an output token costs about two prompt tokens (VTC's weights)
 	if w.Class == backends.Interactive {
-		c.rest.add(now, r.Took-b.first)
+		c.rest.add(now, took-b.first)
 	}
 }
 

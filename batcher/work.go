@@ -97,12 +97,13 @@ type Batch struct {
 	Held        time.Duration // how long its replica was free while its first member waited
 
 	replica *replica
-	shared  bool          // its offline rows count against the offline limit
 	load    int           // tokens it keeps its replica busy with
 	first   time.Duration // alone: dispatch to first byte
 	one     [1]Seg        // what Segs starts on
 	twin    *Batch        // the other call of a hedged pair, while both fly
 	lost    bool          // its twin answered first
+	begun   bool          // its first byte is noted
+	pos     int           // among those that fly
 	watched bool          // its time counts for hedging
 }
 
