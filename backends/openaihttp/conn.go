@@ -94,7 +94,7 @@ func (cn *conn) write(head, body []byte) error {
 }
 
 // ask sends a request and reads the first bytes of the reply into a buffer that
-// may be the head's own. Where nothing was written to its end there is no read.
+// may be the head's own. It reads nothing if the request could not be sent whole.
 func (cn *conn) ask(head, body, into []byte) asked {
 	cn.asked = asked{head: head, body: body, into: into}
 	a := &cn.asked

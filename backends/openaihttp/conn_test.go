@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -292,6 +293,60 @@ func TestRefusedBody(t *testing.T) {
 	}
 	if r.Body.Close(); r.Status != 413 {
 		t.Errorf("%d", r.Status)
+	}
+}
+
+// A reply that comes while the body is still being written wakes its reader.
+func TestReplyBeforeTheBodyIsSent(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	const size = 32 << 20
+	go func() {
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		c.Read(make([]byte, 100))
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+		io.CopyN(io.Discard, c, size)
+		c.Read(make([]byte, 1<<10)) // what is left, and then the client's end
+		c.Read(make([]byte, 1))
+	}()
+	c := client(t, Options{BaseURL: "http://" + ln.Addr().String(), FirstByteTimeout: 10 * time.Second})
+	if got, err := get(c, &backends.Call{Path: "/", Body: make([]byte, size)}); got != "{}" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// deadlines is a connection that notes the deadlines it is given.
+type deadlines struct {
+	net.Conn
+	set []time.Time
+}
+
+func (d *deadlines) SetDeadline(t time.Time) error {
+	d.set = append(d.set, t)
+	return nil
+}
+
+// A timeout is never early, at most a sixteenth late, and mostly costs no new deadline.
+func TestExpire(t *testing.T) {
+	start := time.Now()
+	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }
+	d := &deadlines{}
+	cn := &conn{Conn: d}
+	for _, call := range []struct{ now, timeout int }{
+		{0, 16_000}, {0, 16_000}, {1000, 16_000}, {1001, 16_000}, {1002, 1600}, {1003, 1600}, {1004, 16_000}, {60_000, 16_000},
+	} {
+		cn.expire(at(call.now), time.Duration(call.timeout)*time.Millisecond)
+	}
+	want := []time.Time{at(17_000), at(18_001), at(2702), at(18_004), at(77_000)}
+	if !slices.EqualFunc(d.set, want, time.Time.Equal) {
+		t.Errorf("deadlines %v, want %v", d.set, want)
 	}
 }
 
