@@ -66,6 +66,9 @@ func (a *ask) whole(buf []byte, reply *backends.Reply, err error) whole {
 	defer reply.Body.Close()
 	a.out.Timing = reply.Timing
 	body, err := readAll(buf, reply.Body, a.s.opt.MaxReply)
+	if err == nil && reply.Status >= 200 && reply.Status < 300 && !passes(reply) && !shapedAsJSON(body) {
+		err = fmt.Errorf("a reply of %d bytes that is not JSON: %w", len(body), backends.ErrBadReply)
+	}
 	if err != nil {
 		return a.failed(err)
 	}
@@ -82,6 +85,13 @@ func (a *ask) whole(buf []byte, reply *backends.Reply, err error) whole {
 	}
 	a.meter(usage.Prompt, usage.Completion)
 	return whole{reply: reply, body: body, usage: usage}
+}
+
+// shapedAsJSON looks at the ends of an answer: an empty one, a proxy's page and
+// what was cut short are no success. The middle is the engine's own.
+func shapedAsJSON(body []byte) bool {
+	body = bytes.TrimSpace(body)
+	return len(body) > 1 && (body[0] == '{' && body[len(body)-1] == '}' || body[0] == '[' && body[len(body)-1] == ']')
 }
 
 // readAll appends at most limit bytes to buf.

@@ -187,6 +187,28 @@ func TestF3StreamDies(t *testing.T) {
 	})
 }
 
+// An engine, or a proxy before it, that says 200 and means something else.
+func TestASuccessThatIsNoJSON(t *testing.T) {
+	for name, body := range map[string]string{
+		"empty": "", "a page": "<html>busy</html>", "cut short": `{"choices":[{"message":{"content":"he`, "null": "null",
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlant(t, setup{}, newEngine(t, func(x *exchange) bool {
+				x.say(fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body))
+				return true
+			}))
+			res, text := p.post(t, chatPath, chatBody)
+			if res.StatusCode != 502 || res.Header.Get("X-Aloft-Reason") != "engine_bad_reply" || gjson.Get(text, "error.code").Str != "bad_gateway" {
+				t.Errorf("%d %q %s, want 502 engine_bad_reply", res.StatusCode, res.Header.Get("X-Aloft-Reason"), text)
+			}
+			within(t, time.Second, "outcome", func() bool { return len(p.outcomes()) == 1 })
+			if o := p.outcomes()[0]; o.Status != 502 || o.Reason != "engine_bad_reply" {
+				t.Errorf("outcome %d %q, want 502 engine_bad_reply", o.Status, o.Reason)
+			}
+		})
+	}
+}
+
 // F4: the final frames go through byte for byte, whatever they join or omit.
 func TestF4FinalFrames(t *testing.T) {
 	joined := `data: {"id":"c1","choices":[{"index":0,"delta":{"content":"end"},"finish_reason":"length"}],"usage":{"prompt_tokens":7,"completion_tokens":3,"total_tokens":10}}` + "\n\n"
