@@ -46,7 +46,7 @@ type listener struct {
 	limits  ConnLimits
 	patient time.Duration // Options.WriteTimeout
 	slack   time.Duration // by which a read deadline may come early
-	refusal []byte        // nil: over TLS nothing can be said
+	speaks  bool          // a refusal can be told: not over TLS
 	door    *door
 }
 
@@ -109,9 +109,9 @@ func (l *listener) Accept() (net.Conn, error) {
 			boundUnsent(c)
 			return &conn{Conn: c, patient: l.patient, slack: l.slack, from: from, door: l.door}, nil
 		}
-		if l.refusal != nil {
+		if l.speaks {
 			_ = c.SetWriteDeadline(time.Now().Add(refuseTime))
-			_, _ = c.Write(l.refusal) // whether it is read is the client's matter
+			_, _ = c.Write(refusal()) // whether it is read is the client's matter
 		}
 		c.Close()
 	}
@@ -299,5 +299,5 @@ func refusal() []byte {
 		Status: 503, Type: "server_error", Code: "too_many_connections", Message: "too many connections are open",
 	})
 	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"+
-		"Retry-After: 1\r\nRetry-After-Ms: 1000\r\nX-Aloft-Reason: %s\r\nConnection: close\r\n\r\n%s", len(body), reasonConns, body)
+		"Retry-After: 1\r\nRetry-After-Ms: 1000\r\nX-Aloft-Reason: %s\r\nX-Request-Id: %s\r\nConnection: close\r\n\r\n%s", len(body), reasonConns, newID(), body)
 }

@@ -66,14 +66,19 @@ func (a *ask) tokens(row []byte) int {
 	return a.model.Counter.Count(text)
 }
 
+// promptParam names the field that a prompt is in.
 func promptParam(e backends.Endpoint) string {
 	switch e {
-	case backends.Chat:
+	case backends.Chat, backends.Messages:
 		return "messages"
-	case backends.Embeddings:
+	case backends.Completions, backends.Images, backends.Tokenize:
+		return "prompt"
+	case backends.Rerank:
+		return "documents"
+	case backends.Embeddings, backends.Responses, backends.Classify, backends.Moderations, backends.Speech:
 		return "input"
 	}
-	return "prompt"
+	return "" // several, or none
 }
 
 // meter notes the engine's token counts and lets the model's counter learn.

@@ -139,7 +139,7 @@ func (s *Server) listen(ln net.Listener) net.Listener {
 	if s.opt.TLS != nil {
 		return tls.NewListener(l, s.opt.TLS.config())
 	}
-	l.refusal = refusal()
+	l.speaks = true
 	return l
 }
 

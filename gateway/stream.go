@@ -32,7 +32,9 @@ type stream struct {
 	more   bool   // the event after the last one is there already
 	conn   *conn  // the client's, to hold back what goes out together; nil = unknown
 
-	finished bool  // a finish_reason was seen
+	choices  uint64 // that have begun, and of these, that have ended; as in openai.Chunk
+	ended    uint64
+	finished bool  // each that has begun has its finish_reason
 	over     error // what next says from now on; nil = go on
 	chunks   int   // events with content
 
@@ -255,7 +257,8 @@ func (b *stream) note(c openai.Chunk) {
 			out.FirstToken = time.Since(b.req.Arrival)
 		}
 	}
-	b.finished = b.finished || c.Finished
+	b.choices, b.ended = b.choices|c.Choices, b.ended|c.Ended
+	b.finished = (b.finished || c.Finished) && b.choices&^b.ended == 0
 	b.meter(c.PromptTokens, c.CompletionTokens)
 }
 

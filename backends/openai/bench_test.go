@@ -16,7 +16,7 @@ var hotEvents = map[string]string{
 func TestScanEventAllocs(t *testing.T) {
 	for name, payload := range hotEvents {
 		event := AppendEvent(nil, []byte(payload))
-		if c := ScanEvent(backends.Chat, event); c != (Chunk{Content: true}) {
+		if c := ScanEvent(backends.Chat, event); c != (Chunk{Content: true, Choices: 1}) {
 			t.Errorf("%s: %+v", name, c)
 		}
 		if n := testing.AllocsPerRun(100, func() { ScanEvent(backends.Chat, event) }); n != 0 {

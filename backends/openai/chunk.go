@@ -9,6 +9,9 @@ type Chunk struct {
 	UsageOnly bool // no choices, only usage: the extra frame of include_usage
 	Failed    bool // an error instead of a chunk
 	Last      bool // the stream ends properly with this event (backends.Endpoint.Marked)
+	// Choices are those of which the chunk has anything, Ended those that it gives
+	// a finish_reason: sets of bits by index. Beyond 63 they share a bit.
+	Choices, Ended uint64
 	// Tokens as far as the chunk says, else 0.
 	PromptTokens, CompletionTokens int
 }
@@ -56,10 +59,13 @@ func scanChoice(w *walk, c *Chunk) {
 		w.skip()
 		return
 	}
+	index, ended := 0, false
 	for key := w.key(); key != nil; key = w.key() {
 		switch text(key) {
+		case "index":
+			index, _ = count(w.skip())
 		case "finish_reason":
-			c.Finished = w.peek() == '"' || c.Finished
+			ended = w.peek() == '"'
 			w.skip()
 		case "text":
 			c.Content = w.filled() || c.Content
@@ -68,6 +74,12 @@ func scanChoice(w *walk, c *Chunk) {
 		default:
 			w.skip()
 		}
+	}
+	bit := uint64(1) << min(index, 63)
+	c.Choices |= bit
+	if ended {
+		c.Finished = true
+		c.Ended |= bit
 	}
 }
 

@@ -14,7 +14,7 @@ func TestScanEvent(t *testing.T) {
 		want  Chunk
 	}{
 		{backends.Chat, "data: [DONE]\n\n", Chunk{Last: true}},
-		{backends.Chat, "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n", Chunk{Content: true}},
+		{backends.Chat, "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n", Chunk{Content: true, Choices: 1}},
 		{backends.Chat, "event: error\ndata: x\n\n", Chunk{Failed: true}},
 		{backends.Responses, "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n", Chunk{Content: true}},
 		{backends.Responses, "data: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":3,\"output_tokens\":4}}}\n\n",

@@ -76,16 +76,18 @@ func TestDataAndDone(t *testing.T) {
 
 func TestScanChunk(t *testing.T) {
 	for data, want := range map[string]Chunk{
-		`{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`:         {},
-		`{"choices":[{"index":0,"delta":{"role":"assistant"},"finish_reason":null}]}`: {},
-		`{"choices":[{"index":0,"delta":{"content":"é\n"}}],"usage":null}`:            {Content: true},
-		`{"choices":[{"index":0,"delta":{"reasoning_content":"x"}}]}`:                 {Content: true},
-		`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}`:              {Content: true},
-		`{"choices":[{"index":0,"delta":{"tool_calls":[],"refusal":null}}]}`:          {},
-		`{"choices":[{"index":0,"delta":{}},{"index":1,"delta":{"content":"x"}}]}`:    {Content: true},
-		`{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`:                 {Finished: true},
+		`{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}`:         {Choices: 1},
+		`{"choices":[{"index":0,"delta":{"role":"assistant"},"finish_reason":null}]}`: {Choices: 1},
+		`{"choices":[{"index":0,"delta":{"content":"é\n"}}],"usage":null}`:            {Content: true, Choices: 1},
+		`{"choices":[{"index":0,"delta":{"reasoning_content":"x"}}]}`:                 {Content: true, Choices: 1},
+		`{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}`:              {Content: true, Choices: 1},
+		`{"choices":[{"index":0,"delta":{"tool_calls":[],"refusal":null}}]}`:          {Choices: 1},
+		`{"choices":[{"index":0,"delta":{}},{"index":1,"delta":{"content":"x"}}]}`:    {Content: true, Choices: 3},
+		`{"choices":[{"finish_reason":"stop","index":2},{"index":99,"delta":{"content":"x"}}]}`: {
+			Content: true, Finished: true, Choices: 1<<63 | 4, Ended: 4},
+		`{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`: {Finished: true, Choices: 1, Ended: 1},
 		`{"choices":[{"text":"x","finish_reason":"length"}],"usage":{"prompt_tokens":3,"completion_tokens":2}}`: {
-			Content: true, Finished: true, PromptTokens: 3, CompletionTokens: 2},
+			Content: true, Finished: true, Choices: 1, Ended: 1, PromptTokens: 3, CompletionTokens: 2},
 		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`: {
 			UsageOnly: true, PromptTokens: 3, CompletionTokens: 2},
 		`{"choices":[],"prompt_filter_results":[]}`:   {}, // Azure's first frame

@@ -1,0 +1,232 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"aloft/backends"
+)
+
+// wire is an error as a client reads it: null and "" differ.
+type wire struct {
+	Message     string
+	Type        string
+	Param, Code *string
+}
+
+// wireOf reads an error's body, which has exactly the four fields.
+func wireOf(t *testing.T, body string) wire {
+	t.Helper()
+	var all struct{ Error map[string]json.RawMessage }
+	var w struct{ Error wire }
+	if json.Unmarshal([]byte(body), &all) != nil || json.Unmarshal([]byte(body), &w) != nil || len(all.Error) != 4 || w.Error.Message == "" {
+		t.Errorf("body %q, want an error with message, type, param and code", body)
+	}
+	return w.Error
+}
+
+func said(s *string) string {
+	if s == nil {
+		return "null"
+	}
+	return *s
+}
+
+// The error table of the API, row by row, as it is read from the wire: whole
+// and before a stream begins.
+func TestErrorRows(t *testing.T) {
+	const invalidType = "invalid_request_error"
+	chat := func(rest string) string {
+		return `{"model":"tiny","messages":[{"role":"user","content":"hi"}]` + rest + `}`
+	}
+	retry := func(err error, reason string) error {
+		return &backends.RetryError{Err: err, After: 2500 * time.Millisecond, Reason: reason}
+	}
+	long := strings.Repeat("x", 1001)
+	tests := []struct {
+		name, path, body string
+		fault            error // of the engine or its queue
+		headers          []string
+		status           int
+		kind, code       string
+		param            string
+		reason           string
+		comeBack, never  bool // Retry-After, x-should-retry: false
+	}{
+		{name: "unknown model", body: strings.Replace(chat(""), "tiny", "nope", 1), status: 404, kind: invalidType, code: "model_not_found", param: "model"},
+		{name: "not JSON", body: "hi", status: 400, kind: invalidType, code: "null", param: "null"},
+		{name: "absent", body: `{"model":"tiny"}`, status: 400, kind: invalidType, code: "missing_required_parameter", param: "messages"},
+		{name: "wrong type", body: chat(`,"stream_options":{"include_usage":1}`), status: 400, kind: invalidType, code: "invalid_type", param: "stream_options.include_usage"},
+		{name: "wrong type within a list", body: `{"model":"tiny","messages":["x"]}`, status: 400, kind: invalidType, code: "invalid_type", param: "messages[0]"},
+		{name: "bad value", path: "/v1/embeddings", body: `{"model":"tiny","input":"x","encoding_format":"hex"}`, status: 400, kind: invalidType, code: "invalid_value", param: "encoding_format"},
+		{name: "out of range", body: chat(`,"max_tokens":-1`), status: 400, kind: invalidType, code: "invalid_value", param: "max_tokens"},
+		{name: "over the context, chat", body: strings.Replace(chat(""), "hi", long, 1), status: 400, kind: invalidType, code: "context_length_exceeded", param: "messages"},
+		{name: "over the context, embeddings", path: "/v1/embeddings", body: `{"model":"tiny","input":"` + long + `"}`, status: 400, kind: invalidType, code: "context_length_exceeded", param: "input"},
+		{name: "over the context, completions", path: "/v1/completions", body: `{"model":"tiny","prompt":"` + long + `"}`, status: 400, kind: invalidType, code: "context_length_exceeded", param: "prompt"},
+		{name: "over the context, responses", path: "/v1/responses", body: `{"model":"tiny","input":"` + long + `"}`, status: 400, kind: invalidType, code: "context_length_exceeded", param: "input"},
+		{name: "over the context, rerank", path: "/v1/rerank", body: `{"model":"tiny","query":"q","documents":["` + long + `"]}`, status: 400, kind: invalidType, code: "context_length_exceeded", param: "documents"},
+		{name: "over the context, as the engine counts", fault: backends.ErrTooLong, status: 400, kind: invalidType, code: "context_length_exceeded", param: "messages"},
+		{name: "too large", body: strings.Repeat(" ", 10001), status: 413, kind: invalidType, code: "request_too_large", param: "null"},
+		{name: "wrong type of content", headers: []string{"Content-Type", "text/plain"}, status: 415, kind: invalidType, code: "unsupported_media_type", param: "null"},
+		{name: "wrong encoding", headers: []string{"Content-Encoding", "br"}, status: 415, kind: invalidType, code: "unsupported_media_type", param: "null"},
+		{name: "no key", headers: []string{"Authorization", ""}, status: 401, kind: invalidType, code: "invalid_api_key", param: "null"},
+		{name: "bad key", headers: []string{"Authorization", "Bearer nope"}, status: 401, kind: invalidType, code: "invalid_api_key", param: "null"},
+		{name: "a model of others", headers: []string{"Authorization", "Bearer few"}, status: 403, kind: "permission_error", code: "model_not_allowed", param: "model", reason: "not_allowed"},
+		{name: "unknown URL", path: "/v1/nope", status: 404, kind: invalidType, code: "unknown_url", param: "null"},
+		{name: "wrong method", path: "/v1/models", status: 405, kind: invalidType, code: "unknown_url", param: "null"},
+		{name: "requests a minute", headers: []string{"Authorization", "Bearer rpm"}, status: 429, kind: "requests", code: "rate_limit_exceeded", param: "null", reason: "rate_limit", comeBack: true},
+		{name: "tokens a minute", headers: []string{"Authorization", "Bearer tpm"}, status: 429, kind: "tokens", code: "rate_limit_exceeded", param: "null", reason: "rate_limit", comeBack: true},
+		{name: "budget", headers: []string{"Authorization", "Bearer poor"}, status: 429, kind: "insufficient_quota", code: "insufficient_quota", param: "null", reason: "budget", never: true},
+		{name: "queue full", fault: retry(backends.ErrOverloaded, "queue_full"), status: 429, kind: "rate_limit_error", code: "overloaded", param: "null", reason: "queue_full", comeBack: true},
+		{name: "queue timeout", fault: retry(backends.ErrOverloaded, "queue_timeout"), status: 429, kind: "rate_limit_error", code: "overloaded", param: "null", reason: "queue_timeout", comeBack: true},
+		{name: "no replica", fault: retry(backends.ErrUnavailable, "no_replica"), status: 503, kind: "server_error", code: "service_unavailable", param: "null", reason: "no_replica", comeBack: true},
+		{name: "loading too long", fault: retry(backends.ErrUnavailable, "loading"), status: 503, kind: "server_error", code: "service_unavailable", param: "null", reason: "loading", comeBack: true},
+		{name: "draining", fault: backends.ErrDraining, status: 503, kind: "server_error", code: "service_unavailable", param: "null", reason: "draining", comeBack: true},
+		{name: "connect refused", fault: backends.ErrConnect, status: 502, kind: "server_error", code: "bad_gateway", param: "null", reason: "engine_unreachable"},
+		{name: "bad reply", fault: backends.ErrBadReply, status: 502, kind: "server_error", code: "bad_gateway", param: "null", reason: "engine_bad_reply"},
+		{name: "silent", fault: backends.ErrSilent, status: 504, kind: "server_error", code: "gateway_timeout", param: "null", reason: "engine_silent"},
+		{name: "a bug", fault: errors.New("a bug"), status: 500, kind: "server_error", code: "internal_error", param: "null", reason: "internal", never: true},
+	}
+	for _, tt := range tests {
+		for _, stream := range []bool{false, true} {
+			body := tt.body
+			if body == "" {
+				body = chat("")
+			}
+			if stream && !strings.HasPrefix(body, "{") {
+				continue
+			}
+			if stream {
+				body = strings.Replace(body, "{", `{"stream":true,`, 1)
+			}
+			t.Run(fmt.Sprintf("%s, stream %v", tt.name, stream), func(t *testing.T) {
+				e := start(t, fails(tt.fault), func(o *Options, d *Deps) {
+					o.MaxBody = 10000
+					m := testModels()[0]
+					m.Endpoints = backends.Endpoints()
+					r := newRing(t, "k", &Grant{}, "few", &Grant{Models: []string{"other"}}, "rpm", &Grant{}, "tpm", &Grant{}, "poor", &Grant{})
+					r.limits["id-rpm"].requests, r.limits["id-rpm"].made = 1, 1
+					r.limits["id-tpm"].tokens, r.limits["id-poor"].budget = 10, 10
+					d.Catalog, d.Keys = shelf{m}, r
+				})
+				path := tt.path
+				if path == "" {
+					path = "/v1/chat/completions"
+				}
+				resp, text := e.post(t, path, body, append([]string{"Authorization", "Bearer k"}, tt.headers...)...)
+				got, h := wireOf(t, text), resp.Header
+				if resp.StatusCode != tt.status || got.Type != tt.kind || said(got.Code) != tt.code || said(got.Param) != tt.param {
+					t.Errorf("%d %s, want %d %s %s about %s", resp.StatusCode, text, tt.status, tt.kind, tt.code, tt.param)
+				}
+				if h.Get("Content-Type") != "application/json" || h.Get("X-Request-Id") == "" || h.Get("X-Aloft-Reason") != tt.reason {
+					t.Errorf("headers %v, want JSON, a request id and the reason %q", h, tt.reason)
+				}
+				if (h.Get("Retry-After") != "") != tt.comeBack || (h.Get("Retry-After-Ms") != "") != tt.comeBack || (h.Get("X-Should-Retry") == "false") != tt.never {
+					t.Errorf("headers %v, want to come back: %v, never: %v", h, tt.comeBack, tt.never)
+				}
+			})
+		}
+	}
+}
+
+// Even who is turned away at the door gets an id to ask about.
+func TestRefusedConnectionHasAnID(t *testing.T) {
+	e := start(t, answer(200, "{}"), func(o *Options, _ *Deps) { o.Conns.All = 1 })
+	if status, _, err := exchangeRaw(e.dial(t), healthText); status != 200 {
+		t.Fatalf("the first: %d, %v", status, err)
+	}
+	ids := map[string]bool{}
+	for range 2 {
+		resp, err := http.Get(e.url + "/healthz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if w := wireOf(t, string(body)); resp.StatusCode != 503 || said(w.Code) != "too_many_connections" || resp.Header.Get("Retry-After") != "1" {
+			t.Errorf("%d %s %v", resp.StatusCode, body, resp.Header)
+		}
+		ids[resp.Header.Get("X-Request-Id")] = true
+	}
+	if len(ids) != 2 || ids[""] {
+		t.Errorf("ids %v, want two", ids)
+	}
+}
+
+// A stream of several choices is whole when each of them has ended.
+func TestStreamOfSeveralChoices(t *testing.T) {
+	frame := func(index int, delta, finish string) string {
+		return fmt.Sprintf("data: {\"choices\":[{\"index\":%d,\"delta\":%s,\"finish_reason\":%s}]}\n\n", index, delta, finish)
+	}
+	a, b := frame(0, `{"content":"a"}`, "null"), frame(1, `{"content":"b"}`, "null")
+	stopA, stopB := frame(0, "{}", `"stop"`), frame(1, "{}", `"length"`)
+	after := frame(0, "{}", "null") // as Azure's filters send it
+	for _, tt := range []struct {
+		name   string
+		frames []string
+		whole  bool
+	}{
+		{"each ends", []string{a, b, stopA, b, stopB, frameDone}, true},
+		{"more after an end", []string{a, b, stopA, after, stopB, after, frameDone}, true},
+		{"one is cut off", []string{a, b, stopA, b, frameDone}, false},
+		{"one is cut off, without a mark", []string{a, b, stopB}, false},
+	} {
+		e := start(t, plays(io.EOF, tt.frames...))
+		_, got, clean := chunks(t, e.raw(t, "/v1/chat/completions", strings.Replace(streamBody, "{", `{"n":2,`, 1)))
+		last := got[len(got)-1]
+		if clean != tt.whole || (last == frameDone) != tt.whole || !tt.whole && !strings.HasPrefix(last, `data: {"error":`) {
+			t.Errorf("%s: %q, clean %v", tt.name, got, clean)
+		}
+		if o := e.ledger.wait(t); (o.Status == 200) != tt.whole {
+			t.Errorf("%s: observed %d", tt.name, o.Status)
+		}
+	}
+}
+
+// A stream may be longer than any whole reply, and one of Responses that its
+// own limit ended is whole.
+func TestLongAndIncompleteStreams(t *testing.T) {
+	var frames []string
+	for range 200 {
+		frames = append(frames, frameHel)
+	}
+	e := start(t, plays(io.EOF, append(frames, frameFinish, frameDone)...), func(o *Options, _ *Deps) { o.MaxReply = 1000 })
+	if _, got, clean := chunks(t, e.raw(t, "/v1/chat/completions", streamBody)); len(got) != 202 || !clean {
+		t.Errorf("%d chunks, clean %v, want 202", len(got), clean)
+	}
+	incomplete := "event: response.incomplete\ndata: {\"type\":\"response.incomplete\",\"response\":{\"usage\":{\"input_tokens\":3,\"output_tokens\":4}}}\n\n"
+	e = start(t, plays(io.EOF, incomplete), every)
+	_, got, clean := chunks(t, e.raw(t, "/v1/responses", `{"model":"tiny","stream":true,"input":"x"}`))
+	if len(got) != 1 || got[0] != incomplete || !clean {
+		t.Errorf("%q, clean %v", got, clean)
+	}
+	if o := e.ledger.wait(t); o.Status != 200 || o.CompletionTokens != 4 {
+		t.Errorf("observed %d, %d tokens", o.Status, o.CompletionTokens)
+	}
+}
+
+// The list of models is the same whenever it is asked for, and asks no engine.
+func TestModelRows(t *testing.T) {
+	e := start(t, func(context.Context, *backends.Request) (*backends.Reply, error) {
+		t.Error("a list asked an engine")
+		return nil, backends.ErrUnavailable
+	})
+	_, first := e.get(t, "/v1/models")
+	time.Sleep(time.Second + 10*time.Millisecond) // created is in seconds
+	if _, second := e.get(t, "/v1/models"); first != second || !strings.Contains(first, `"created":1700000000`) {
+		t.Errorf("%s\nthen\n%s", first, second)
+	}
+	for _, id := range []string{"nope", "org/nope", "org%2Fnope", "tiny/"} {
+		resp, body := e.get(t, "/v1/models/"+id)
+		if w := wireOf(t, body); resp.StatusCode != 404 || said(w.Code) != "model_not_found" || said(w.Param) != "model" {
+			t.Errorf("%s: %d %s", id, resp.StatusCode, body)
+		}
+	}
+}
