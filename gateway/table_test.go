@@ -230,3 +230,157 @@ func TestModelRows(t *testing.T) {
 		}
 	}
 }
+
+// finished runs a batch to its end and returns it.
+func (e *edge) finished(t *testing.T, rows string) (b map[string]any) {
+	t.Helper()
+	_, f := e.upload(t, "purpose", "batch", "file", rows)
+	resp, text := e.post(t, "/v1/batches", fmt.Sprintf(`{"input_file_id":"%s","endpoint":"/v1/embeddings","completion_window":"24h"}`, f["id"]))
+	if b = object(t, text); resp.StatusCode != 200 || b["status"] != "validating" {
+		t.Fatalf("create: %d %s", resp.StatusCode, text)
+	}
+	last := 0.0
+	until(t, func() bool {
+		_, text := e.get(t, "/v1/batches/"+b["id"].(string))
+		b = object(t, text)
+		n := b["request_counts"].(map[string]any)
+		done := n["completed"].(float64) + n["failed"].(float64)
+		if done < last || done > n["total"].(float64) {
+			t.Errorf("counts %v after %v were done", n, last)
+		}
+		last = done
+		return b["completed_at"] != nil || b["failed_at"] != nil
+	})
+	return b
+}
+
+// The rules of batches that a client can see, row by row.
+func TestBatchRows(t *testing.T) {
+	e := withJobs(t, func(_ context.Context, req *backends.Request) (*backends.Reply, error) {
+		if strings.Contains(string(req.Body), "bad") {
+			return nil, backends.ErrBadReply
+		}
+		return whole200(200, `{"object":"list","data":[],"usage":{"prompt_tokens":2,"total_tokens":2}}`), nil
+	})
+	row := func(id, input string) string {
+		return fmt.Sprintf(`{"custom_id":"%s","method":"POST","url":"/v1/embeddings","body":{"model":"tiny","input":"%s"}}`+"\n", id, input)
+	}
+	t.Run("a file is there for what there is to say", func(t *testing.T) {
+		good, bad := e.finished(t, row("a", "good")+row("b", "good")), e.finished(t, row("a", "bad")+row("b", "bad"))
+		if good["status"] != "completed" || good["output_file_id"] == nil || good["error_file_id"] != nil {
+			t.Errorf("all good: %v", good)
+		}
+		if bad["status"] != "completed" || bad["output_file_id"] != nil || bad["error_file_id"] == nil { // a failed row fails no batch
+			t.Errorf("all bad: %v", bad)
+		}
+		if left := good["expires_at"].(float64) - good["created_at"].(float64); left != 24*3600 {
+			t.Errorf("expires %v s after it was made, want 24h", left)
+		}
+		for _, b := range []map[string]any{good, bad} {
+			id, _ := b["output_file_id"].(string)
+			if id == "" {
+				id = b["error_file_id"].(string)
+			}
+			_, text := e.get(t, "/v1/files/"+id)
+			if f := object(t, text); f["purpose"] != "batch_output" || f["object"] != "file" {
+				t.Errorf("result %s", text)
+			}
+			_, lines := e.get(t, "/v1/files/"+id+"/content")
+			for line := range strings.Lines(lines) {
+				l := object(t, line)
+				r := l["response"].(map[string]any)
+				status := r["status_code"]
+				if !strings.HasPrefix(l["id"].(string), "batch_req_") || l["error"] != nil || len(l) != 4 || r["request_id"] == "" || status != 200.0 && status != 502.0 {
+					t.Errorf("row %s", line)
+				}
+				if fault, _ := r["body"].(map[string]any)["error"].(map[string]any); (fault != nil) != (status == 502.0) || fault != nil && len(fault) != 4 {
+					t.Errorf("body of %s", line)
+				}
+			}
+		}
+	})
+	t.Run("what is refused at once", func(t *testing.T) {
+		_, f := e.upload(t, "purpose", "batch", "file", row("a", "x"))
+		_, other := e.upload(t, "purpose", "assistants", "file", row("a", "x"))
+		wish := func(file any, more string) string {
+			return fmt.Sprintf(`{"input_file_id":%q,"endpoint":"/v1/embeddings","completion_window":"24h"%s}`, file, more)
+		}
+		expires := func(anchor string, seconds int) string {
+			return wish(f["id"], fmt.Sprintf(`,"output_expires_after":{"anchor":%q,"seconds":%d}`, anchor, seconds))
+		}
+		pairs := func(n int) string {
+			m := map[string]string{}
+			for i := range n {
+				m[fmt.Sprint("k", i)] = "v"
+			}
+			b, _ := json.Marshal(m)
+			return wish(f["id"], `,"metadata":`+string(b))
+		}
+		for _, tt := range []struct {
+			body, param string // "" = it is accepted
+		}{
+			{wish("file-nope", ""), "input_file_id"},
+			{wish(other["id"], ""), "input_file_id"},
+			{strings.Replace(wish(f["id"], ""), "embeddings", "images/generations", 1), "endpoint"},
+			{strings.Replace(wish(f["id"], ""), "24h", "1y", 1), "completion_window"},
+			{expires("created_at", 3600), ""}, {expires("created_at", 2592000), ""},
+			{expires("created_at", 3599), "output_expires_after.seconds"}, {expires("created_at", 2592001), "output_expires_after.seconds"},
+			{expires("last_active_at", 3600), "output_expires_after.anchor"},
+			{pairs(16), ""}, {pairs(17), "metadata"},
+		} {
+			resp, text := e.post(t, "/v1/batches", tt.body)
+			if tt.param == "" {
+				if resp.StatusCode != 200 {
+					t.Errorf("%s: %d %s", tt.body, resp.StatusCode, text)
+				}
+				continue
+			}
+			if w := wireOf(t, text); resp.StatusCode != 400 || said(w.Param) != tt.param || w.Type != "invalid_request_error" {
+				t.Errorf("%s: %d %s, want 400 about %s", tt.body, resp.StatusCode, text, tt.param)
+			}
+		}
+	})
+	t.Run("what is not there", func(t *testing.T) {
+		for _, call := range [][2]string{{"GET", "/v1/batches/batch_0"}, {"POST", "/v1/batches/batch_0/cancel"}, {"GET", "/v1/files/file-0"}, {"GET", "/v1/files/file-0/content"}, {"DELETE", "/v1/files/file-0"}} {
+			if resp, text := e.do(t, call[0], call[1], ""); resp.StatusCode != 404 || wireOf(t, text).Type != "invalid_request_error" {
+				t.Errorf("%v: %d %s", call, resp.StatusCode, text)
+			}
+		}
+		if resp, text := e.get(t, "/v1/files?order=up"); resp.StatusCode != 400 || said(wireOf(t, text).Param) != "order" {
+			t.Errorf("order=up: %d %s", resp.StatusCode, text)
+		}
+	})
+}
+
+// A running batch is cancelling at once, and once more is no error.
+func TestCancelOfARunningBatch(t *testing.T) {
+	e := withJobs(t, holds(make(chan error, 10)))
+	_, f := e.upload(t, "purpose", "batch", "file", `{"custom_id":"r","method":"POST","url":"/v1/embeddings","body":{"model":"tiny","input":"x"}}`+"\n")
+	_, text := e.post(t, "/v1/batches", fmt.Sprintf(`{"input_file_id":"%s","endpoint":"/v1/embeddings","completion_window":"24h"}`, f["id"]))
+	id := object(t, text)["id"].(string)
+	until(t, func() bool {
+		_, text := e.get(t, "/v1/batches/"+id)
+		return object(t, text)["status"] == "in_progress"
+	})
+	if resp, text := e.do(t, "DELETE", "/v1/files/"+f["id"].(string), ""); resp.StatusCode != 400 {
+		t.Errorf("the input goes from under it: %d %s", resp.StatusCode, text)
+	}
+	resp, text := e.post(t, "/v1/batches/"+id+"/cancel", "")
+	if b := object(t, text); resp.StatusCode != 200 || b["status"] != "cancelling" || b["cancelling_at"] == nil {
+		t.Errorf("cancel: %d %s", resp.StatusCode, text)
+	}
+	until(t, func() bool {
+		_, text = e.get(t, "/v1/batches/"+id)
+		return object(t, text)["status"] == "cancelled"
+	})
+	b := object(t, text)
+	if b["cancelled_at"] == nil || b["output_file_id"] != nil || b["error_file_id"] == nil {
+		t.Errorf("cancelled: %s", text)
+	}
+	if _, lines := e.get(t, "/v1/files/"+b["error_file_id"].(string)+"/content"); !strings.Contains(lines, `"response":null,"error":{"code":"batch_cancelled"`) {
+		t.Errorf("its row: %s", lines)
+	}
+	if resp, text := e.post(t, "/v1/batches/"+id+"/cancel", ""); resp.StatusCode != 400 {
+		t.Errorf("cancel of a cancelled batch: %d %s, want 400", resp.StatusCode, text)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"aloft/backends"
 )
@@ -192,7 +193,7 @@ func (s BatchSpec) Validate() error {
 		return invalid("metadata", "%d pairs, at most %d", len(s.Metadata), maxMetadata)
 	}
 	for k, v := range s.Metadata {
-		if len(k) > maxMetadataKey || len(v) > maxMetadataText {
+		if utf8.RuneCountInString(k) > maxMetadataKey || utf8.RuneCountInString(v) > maxMetadataText {
 			return invalid("metadata", "key %.20q: keys have at most %d characters, values %d", k, maxMetadataKey, maxMetadataText)
 		}
 	}

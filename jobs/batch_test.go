@@ -94,6 +94,42 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// As soon as a batch is seen to have ended its input may go.
+func TestInputOfAnEndedBatch(t *testing.T) {
+	m, _ := newManager(t, t.TempDir(), jobs.Options{Caller: caller(answer)})
+	for range 15 {
+		b, err := createBatch(m, rowsFile(1), "24h")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for !b.Status.Terminal() {
+			if b, err = m.Batch(t.Context(), b.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.DeleteFile(t.Context(), b.InputFile); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// OpenAI's 200 MB hold for a batch, whatever files may have.
+func TestBatchTooLarge(t *testing.T) {
+	m, _ := newManager(t, t.TempDir(), jobs.Options{MaxFileBytes: 1 << 30})
+	f, err := m.CreateFile(t.Context(), jobs.FileSpec{Name: "in", Purpose: jobs.PurposeBatch}, io.LimitReader(zeros{}, 200<<20+1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.CreateBatch(t.Context(), jobs.BatchSpec{InputFile: f.ID, Endpoint: "/v1/embeddings", Window: "24h"})
+	if e, ok := errors.AsType[*jobs.InvalidError](err); !ok || e.Param != "input_file_id" {
+		t.Errorf("a byte too many: %v", err)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
 func TestBatchBadFile(t *testing.T) {
 	m, _ := newManager(t, t.TempDir(), jobs.Options{})
 	b, err := createBatch(m, rowsFile(3)+"{oops\n"+rowsFile(1), "24h")

@@ -137,14 +137,12 @@ func (m *Manager) openBlob(ctx context.Context, id string) (io.ReadCloser, error
 
 // DeleteFile removes a file. *InvalidError while an unfinished batch reads it.
 func (m *Manager) DeleteFile(ctx context.Context, id string) error {
-	m.mu.Lock()
-	for batch, b := range m.batches {
-		if b.input == id {
-			m.mu.Unlock()
+	for _, batch := range m.readers(id) {
+		// One that has ended may be listed for a moment more, but reads nothing.
+		if b, err := m.Batch(ctx, batch); err != nil || !b.Status.Terminal() {
 			return invalid("file_id", "batch %s reads it; cancel the batch first", batch)
 		}
 	}
-	m.mu.Unlock()
 	if _, err := m.File(ctx, id); err != nil {
 		return err
 	}
@@ -187,7 +185,7 @@ func (m *Manager) removeExpired(now time.Time) error {
 			return err
 		}
 		for _, file := range list {
-			if file.Expired(now) && !m.inUse(file.ID) {
+			if file.Expired(now) && len(m.readers(file.ID)) == 0 {
 				gone = append(gone, file.ID)
 			}
 		}
@@ -205,13 +203,14 @@ func (m *Manager) removeExpired(now time.Time) error {
 	return nil
 }
 
-func (m *Manager) inUse(file string) bool {
+// readers are the batches that are made from a file.
+func (m *Manager) readers(file string) (ids []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, b := range m.batches {
+	for id, b := range m.batches {
 		if b.input == file {
-			return true
+			ids = append(ids, id)
 		}
 	}
-	return false
+	return ids
 }

@@ -364,6 +364,23 @@ func TestBatchSpec(t *testing.T) {
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
+	pairs := func(n, key, value int) map[string]string {
+		m := map[string]string{}
+		for i := range n {
+			m[fmt.Sprintf("%0*d", key, i)] = strings.Repeat("é", value)
+		}
+		return m
+	}
+	for want, m := range map[bool][]map[string]string{
+		true:  {nil, pairs(16, 64, 512)},
+		false: {pairs(17, 2, 1), pairs(1, 65, 1), pairs(1, 1, 513)},
+	} {
+		for _, metadata := range m {
+			if err := (BatchSpec{Endpoint: "/v1/embeddings", Window: "24h", Metadata: metadata}).Validate(); (err == nil) != want {
+				t.Errorf("%d pairs of metadata: %v, want it accepted: %v", len(metadata), err, want)
+			}
+		}
+	}
 	for param, s := range map[string]BatchSpec{
 		"endpoint":                     {Endpoint: "/v1/images", Window: "24h"},
 		"completion_window":            {Endpoint: "/v1/embeddings", Window: "soon"},
