@@ -83,6 +83,7 @@ func TestErrorRows(t *testing.T) {
 		{name: "wrong method", path: "/v1/models", status: 405, kind: invalidType, code: "unknown_url", param: "null"},
 		{name: "requests a minute", headers: []string{"Authorization", "Bearer rpm"}, status: 429, kind: "requests", code: "rate_limit_exceeded", param: "null", reason: "rate_limit", comeBack: true},
 		{name: "tokens a minute", headers: []string{"Authorization", "Bearer tpm"}, status: 429, kind: "tokens", code: "rate_limit_exceeded", param: "null", reason: "rate_limit", comeBack: true},
+		{name: "requests at once", headers: []string{"Authorization", "Bearer par"}, status: 429, kind: "requests", code: "rate_limit_exceeded", param: "null", reason: "rate_limit", comeBack: true},
 		{name: "budget", headers: []string{"Authorization", "Bearer poor"}, status: 429, kind: "insufficient_quota", code: "insufficient_quota", param: "null", reason: "budget", never: true},
 		{name: "queue full", fault: retry(backends.ErrOverloaded, "queue_full"), status: 429, kind: "rate_limit_error", code: "overloaded", param: "null", reason: "queue_full", comeBack: true},
 		{name: "queue timeout", fault: retry(backends.ErrOverloaded, "queue_timeout"), status: 429, kind: "rate_limit_error", code: "overloaded", param: "null", reason: "queue_timeout", comeBack: true},
@@ -111,7 +112,9 @@ func TestErrorRows(t *testing.T) {
 					o.MaxBody = 10000
 					m := testModels()[0]
 					m.Endpoints = backends.Endpoints()
-					r := newRing(t, "k", &Grant{}, "few", &Grant{Models: []string{"other"}}, "rpm", &Grant{}, "tpm", &Grant{}, "poor", &Grant{})
+					r := newRing(t, "k", &Grant{}, "few", &Grant{Models: []string{"other"}}, "rpm", &Grant{}, "tpm", &Grant{}, "poor", &Grant{}, "par", &Grant{})
+					r.limits["id-par"].parallel, r.limits["id-par"].running = 1, 1
+					t.Cleanup(func() { r.limits["id-par"].running = 0 })
 					r.limits["id-rpm"].requests, r.limits["id-rpm"].made = 1, 1
 					r.limits["id-tpm"].tokens, r.limits["id-poor"].budget = 10, 10
 					d.Catalog, d.Keys = shelf{m}, r
