@@ -206,6 +206,7 @@ const (
 // decode reads a JSON object into v, whose fields say what is wanted.
 func (s *Server) decode(x *exchange, v any, which keys) error {
 	body, err := s.readBody(x.c)
+	defer func() { s.bodies.Add(-weight(body)) }()
 	if err != nil {
 		return err
 	}

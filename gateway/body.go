@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 
+	"aloft/backends"
 	"aloft/backends/openai"
 
 	"github.com/klauspost/compress/gzip"
@@ -18,9 +19,38 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// wholeAlloc is up to which size a body's announced length is believed and
-// allocated at once; beyond it memory grows with the bytes that came.
-const wholeAlloc = 1 << 20
+const (
+	// wholeAlloc is up to which size a body's announced length is believed and
+	// allocated at once; beyond it memory grows with the bytes that came.
+	wholeAlloc = 64 << 10
+	// bodiesMost is how many bodies of MaxBody may be under way at once. Larger
+	// ones than wholeAlloc share that memory; small ones need no leave.
+	bodiesMost = 32
+)
+
+// weight is what a body takes of the memory for bodies as long as it lives.
+func weight(body []byte) int64 {
+	if len(body) <= wholeAlloc {
+		return 0
+	}
+	return int64(len(body))
+}
+
+// weighed is a large body on its way in.
+type weighed struct {
+	r     io.Reader
+	s     *Server
+	taken int64
+}
+
+func (w *weighed) Read(b []byte) (int, error) {
+	n, err := w.r.Read(b)
+	w.taken += int64(n)
+	if w.s.bodies.Add(int64(n)) > bodiesMost*int64(w.s.opt.MaxBody) {
+		return n, fmt.Errorf("the large requests under way fill the memory for them: %w", backends.ErrOverloaded)
+	}
+	return n, err
+}
 
 // readBody reads a JSON body into memory of its own: it outlives the handler.
 func (s *Server) readBody(c *fasthttp.RequestCtx) ([]byte, error) {
@@ -40,7 +70,7 @@ func (s *Server) readForm(c *fasthttp.RequestCtx) ([]byte, error) {
 
 // readAny reads a body of at most MaxBody bytes, also once it is unpacked. Of
 // one that is refused the rest is left to the closing connection, so that it
-// holds nobody up.
+// holds nobody up. What is returned weighs on s.bodies until its owner lets go.
 func (s *Server) readAny(c *fasthttp.RequestCtx) ([]byte, error) {
 	encoding := strings.ToLower(string(c.Request.Header.ContentEncoding()))
 	switch encoding {
@@ -48,37 +78,46 @@ func (s *Server) readAny(c *fasthttp.RequestCtx) ([]byte, error) {
 	default:
 		return nil, unsupported("content encoding %.40q is not supported, want gzip or zstd", encoding)
 	}
-	body, err := s.readRaw(c)
+	body, taken, err := s.readRaw(c)
 	if err == nil && (encoding == "gzip" || encoding == "zstd") {
 		body, err = unpack(encoding, body, s.opt.MaxBody)
 	}
+	if err != nil {
+		body = nil
+	}
+	s.bodies.Add(weight(body) - taken)
 	return body, err
 }
 
-func (s *Server) readRaw(c *fasthttp.RequestCtx) ([]byte, error) {
+// readRaw says also what it has taken of s.bodies.
+func (s *Server) readRaw(c *fasthttp.RequestCtx) (body []byte, taken int64, err error) {
 	n := c.Request.Header.ContentLength()
 	if n > s.opt.MaxBody {
 		c.SetConnectionClose() // with all of it unread; see lingering
-		return nil, tooLarge(s.opt.MaxBody)
+		return nil, 0, tooLarge(s.opt.MaxBody)
 	}
 	stream := c.RequestBodyStream()
 	if stream == nil {
-		return nil, nil
+		return nil, 0, nil
 	}
 	if n >= 0 && n <= min(wholeAlloc, s.opt.MaxBody) {
-		body := make([]byte, n, 2*n+64) // with room for rewrite
-		_, err := io.ReadFull(stream, body)
-		return body, readFault(err)
+		body = make([]byte, n, 2*n+64) // with room for rewrite
+		_, err = io.ReadFull(stream, body)
+		return body, 0, readFault(err)
 	}
-	body, err := io.ReadAll(io.LimitReader(stream, int64(s.opt.MaxBody)+1))
-	if len(body) > s.opt.MaxBody {
+	w := &weighed{r: io.LimitReader(stream, int64(s.opt.MaxBody)+1), s: s}
+	body, err = io.ReadAll(w)
+	switch {
+	case errors.Is(err, backends.ErrOverloaded):
+		c.SetConnectionClose()
+		return nil, w.taken, err
+	case len(body) > s.opt.MaxBody:
 		c.SetConnectionClose() // with the rest unread; see lingering
-		return nil, tooLarge(s.opt.MaxBody)
-	}
-	if err == nil && n > len(body) {
+		return nil, w.taken, tooLarge(s.opt.MaxBody)
+	case err == nil && n > len(body):
 		err = io.ErrUnexpectedEOF
 	}
-	return body, readFault(err)
+	return body, w.taken, readFault(err)
 }
 
 // unpack decodes a body of at most limit bytes; a bomb is not decoded further.

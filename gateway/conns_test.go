@@ -272,6 +272,38 @@ func TestOversizedIsRefusedFromTheHead(t *testing.T) {
 	}
 }
 
+// Large bodies that do not end share a bounded memory; small requests need none
+// of it, and what was held is there again when their clients have left.
+func TestLargeBodiesAreBounded(t *testing.T) {
+	e := start(t, answer(200, "{}"), func(o *Options, _ *Deps) { o.MaxBody = 1 << 20 })
+	head := "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n"
+	large := head + embedBody + strings.Repeat(" ", 1<<20-len(embedBody))
+	var held []net.Conn
+	for range bodiesMost {
+		c := e.dial(t)
+		io.WriteString(c, large[:len(large)-1])
+		held = append(held, c)
+	}
+	until(t, func() bool { return e.bodies.Load() == bodiesMost*(1<<20-1) })
+	if status, text, err := exchangeRaw(e.dial(t), large); status != 429 || !strings.Contains(text, `"code":"overloaded"`) {
+		t.Errorf("one more: %d %s (%v), want 429", status, text, err)
+	}
+	if resp, text := e.post(t, "/v1/embeddings", embedBody); resp.StatusCode != 200 {
+		t.Errorf("a small one: %d %s, want 200", resp.StatusCode, text)
+	}
+	for _, c := range held {
+		c.Close()
+	}
+	until(t, func() bool { return e.bodies.Load() == 0 })
+	if status, text, err := exchangeRaw(e.dial(t), large); status != 200 {
+		t.Errorf("after they have left: %d %s (%v)", status, text, err)
+	}
+	if resp, text := e.post(t, "/v1/embeddings", "{"+strings.Repeat(" ", 100<<10)); resp.StatusCode != 400 {
+		t.Errorf("a large one that is no JSON: %d %s, want 400", resp.StatusCode, text)
+	}
+	until(t, func() bool { return e.bodies.Load() == 0 })
+}
+
 // Slow clients do not delay a quick one: its median stays within five times
 // that without them, in the best of three rounds.
 func TestSlowClientsDelayNobody(t *testing.T) {

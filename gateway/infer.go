@@ -41,6 +41,8 @@ type ask struct {
 	seat  watched
 	out   Outcome
 
+	weight int64 // of its body, on Server.bodies
+
 	grant *Grant
 	hold  Reserving
 	held  bool // Reserve has succeeded and Settle is due
@@ -69,12 +71,16 @@ func (s *Server) infer(x *exchange) {
 }
 
 // admit reads and checks a request up to its place within the key's limits.
-func (s *Server) admit(x *exchange, who *caller) (*ask, error) {
+func (s *Server) admit(x *exchange, who *caller) (admitted *ask, err error) {
 	if err := s.wishes(x, who); err != nil {
 		return nil, err
 	}
 	var body []byte
-	var err error
+	defer func() {
+		if admitted == nil {
+			s.bodies.Add(-weight(body))
+		}
+	}()
 	if who.endpoint.Form() {
 		who.kind = string(x.c.Request.Header.ContentType())
 		body, err = s.readForm(x.c)
@@ -97,6 +103,7 @@ func (s *Server) admit(x *exchange, who *caller) (*ask, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.weight = weight(body)
 	a.seat.fd = -1
 	if fd, ok := descriptor(x.c.Conn()); ok {
 		a.seat.fd = fd
@@ -299,6 +306,7 @@ func (a *ask) end() {
 		a.out.Status, a.out.Reason = 500, reasonInternal
 	}
 	a.settle()
+	a.s.bodies.Add(-a.weight)
 	a.out.Total = time.Since(a.req.Arrival)
 	a.s.observe(&a.out)
 }

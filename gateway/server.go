@@ -47,6 +47,7 @@ type Server struct {
 
 	draining atomic.Bool
 	active   atomic.Int64 // requests whose last byte is not out yet
+	bodies   atomic.Int64 // bytes of large bodies, from their arrival to their request's end
 }
 
 // New checks the options and dependencies.
