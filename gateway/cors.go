@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 )
@@ -53,7 +54,9 @@ func (s *Server) cors(h fasthttp.RequestHandler) fasthttp.RequestHandler {
 		origin := c.Request.Header.Peek("Origin")
 		allowed := len(origin) > 0 && (all || slices.Contains(s.opt.CORS, string(origin)))
 		if allowed && c.IsOptions() && len(c.Request.Header.Peek("Access-Control-Request-Method")) > 0 {
-			preflight(c)
+			x := &exchange{c: c, id: requestID(c.Request.Header.Peek("X-Request-Id")), start: time.Now()}
+			preflight(x)
+			s.note(x)
 		} else {
 			h(c)
 		}
@@ -74,10 +77,11 @@ func (s *Server) cors(h fasthttp.RequestHandler) fasthttp.RequestHandler {
 }
 
 // preflight answers for any path and asks for no key: browsers send none.
-func preflight(c *fasthttp.RequestCtx) {
+func preflight(x *exchange) {
+	c := x.c
 	c.SetStatusCode(fasthttp.StatusNoContent)
 	h := &c.Response.Header
-	h.Set("X-Request-Id", requestID(c.Request.Header.Peek("X-Request-Id")))
+	h.Set("X-Request-Id", x.id)
 	h.Set("Access-Control-Allow-Methods", corsMethods)
 	h.Set("Access-Control-Max-Age", corsMaxAge)
 	var may []string

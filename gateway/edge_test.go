@@ -91,6 +91,7 @@ func TestAccessLogOfOtherRoutes(t *testing.T) {
 			o.Telemetry.AccessLog = share
 			d.Keys = newRing(t, "SECRET", &Grant{Tenant: "red"}, "MASTER", &Grant{Tenant: "ops", Admin: true})
 			d.Status = fixedStatus{}
+			o.CORS = []string{"*"}
 		})
 		e.Server.log = slog.New(slog.NewTextHandler(&log, nil))
 		red, ops := []string{"Authorization", "Bearer SECRET"}, []string{"Authorization", "Bearer MASTER"}
@@ -100,6 +101,7 @@ func TestAccessLogOfOtherRoutes(t *testing.T) {
 		e.get(t, "/v1/files/"+file+"/content", red...)
 		e.get(t, "/v1/models", red...)
 		e.get(t, "/aloft/v1/status", ops...)
+		e.do(t, "OPTIONS", "/v1/MADEUP", "", "Origin", "https://a.example", "Access-Control-Request-Method", "POST")
 		e.get(t, "/healthz")
 		e.get(t, "/aloft/v1/status", red...)
 		e.get(t, "/v1/models/MADEUP?q=MADEUP", red...)
@@ -113,6 +115,7 @@ func TestAccessLogOfOtherRoutes(t *testing.T) {
 			`tenant=red key=id-SECRET method=GET path=/v1/files//content about=` + file + ` status=200 reason=""`,
 			`tenant=red key=id-SECRET method=GET path=/v1/models about="" status=200 reason=""`,
 			`tenant=ops key=id-MASTER method=GET path=/aloft/v1/status about="" status=200 reason=""`,
+			`tenant="" key="" method=OPTIONS path="" about="" status=204 reason=""`,
 		}
 		if share == 0 {
 			want = nil
