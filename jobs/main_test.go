@@ -171,10 +171,11 @@ func createBatch(m *jobs.Manager, file, window string) (jobs.Batch, error) {
 	return m.CreateBatch(ctx, jobs.BatchSpec{InputFile: f.ID, Endpoint: "/v1/embeddings", Window: window})
 }
 
-// until polls what other processes and goroutines bring about.
+// until polls what other processes and goroutines bring about, on a machine that
+// may be busy, under the race detector too.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(90 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain for %s", what)
 		}
