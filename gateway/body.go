@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 
 	"aloft/backends"
 	"aloft/backends/openai"
@@ -23,9 +24,13 @@ const (
 	// wholeAlloc is up to which size a body's announced length is believed and
 	// allocated at once; beyond it memory grows with the bytes that came.
 	wholeAlloc = 64 << 10
-	// bodiesMost is how many bodies of MaxBody may be under way at once. Larger
-	// ones than wholeAlloc share that memory; small ones need no leave.
-	bodiesMost = 32
+	// bodiesMost is how many times MaxBody the large bodies under way may take
+	// together. Small ones than wholeAlloc need no leave. By default it is 512 MiB, and
+	// with the collector's garbage twice that at worst: a server of 2 GB lives.
+	bodiesMost = 16
+	// copies is how often a body is in memory: in pieces and joined, and then
+	// as it came and as the engine gets it.
+	copies = 2
 )
 
 // weight is what a body takes of the memory for bodies as long as it lives.
@@ -33,23 +38,59 @@ func weight(body []byte) int64 {
 	if len(body) <= wholeAlloc {
 		return 0
 	}
-	return int64(len(body))
+	return copies * int64(len(body))
 }
 
 // weighed is a large body on its way in.
 type weighed struct {
 	r     io.Reader
 	s     *Server
-	taken int64
+	taken int64 // of s.bodies
 }
 
 func (w *weighed) Read(b []byte) (int, error) {
 	n, err := w.r.Read(b)
-	w.taken += int64(n)
-	if w.s.bodies.Add(int64(n)) > bodiesMost*int64(w.s.opt.MaxBody) {
+	w.taken += copies * int64(n)
+	if w.s.bodies.Add(copies*int64(n)) > bodiesMost*int64(w.s.opt.MaxBody) {
 		return n, fmt.Errorf("the large requests under way fill the memory for them: %w", backends.ErrOverloaded)
 	}
 	return n, err
+}
+
+// pieces are what bodies of unknown length are read into: a buffer that grows
+// leaves its smaller selves behind as garbage, three times what came in all.
+var pieces = sync.Pool{New: func() any { return new([wholeAlloc]byte) }}
+
+// all reads to the end of the body, or past limit.
+func (w *weighed) all(limit int) ([]byte, error) {
+	var held []*[wholeAlloc]byte
+	defer func() {
+		for _, p := range held {
+			pieces.Put(p)
+		}
+	}()
+	n := 0
+	r := io.LimitReader(w, int64(limit)+1)
+	for {
+		if n == len(held)*wholeAlloc {
+			held = append(held, pieces.Get().(*[wholeAlloc]byte))
+		}
+		m, err := r.Read(held[len(held)-1][n%wholeAlloc:])
+		n += m
+		switch {
+		case err != nil && err != io.EOF:
+			return nil, err
+		case n > limit:
+			return nil, tooLarge(limit)
+		case err == nil:
+			continue
+		}
+		body := make([]byte, 0, n)
+		for _, p := range held {
+			body = append(body, p[:min(len(p), n-len(body))]...)
+		}
+		return body, nil
+	}
 }
 
 // readBody reads a JSON body into memory of its own: it outlives the handler.
@@ -78,73 +119,64 @@ func (s *Server) readAny(c *fasthttp.RequestCtx) ([]byte, error) {
 	default:
 		return nil, unsupported("content encoding %.40q is not supported, want gzip or zstd", encoding)
 	}
-	body, taken, err := s.readRaw(c)
-	if err == nil && (encoding == "gzip" || encoding == "zstd") {
-		body, err = unpack(encoding, body, s.opt.MaxBody)
+	packed := encoding == "gzip" || encoding == "zstd"
+	n, most := c.Request.Header.ContentLength(), s.opt.MaxBody
+	if n > most {
+		c.SetConnectionClose() // with all of it unread; see lingering
+		return nil, tooLarge(most)
+	}
+	stream := c.RequestBodyStream()
+	if stream == nil {
+		return nil, nil
+	}
+	if n >= 0 && n <= min(wholeAlloc, most) && !packed {
+		body := make([]byte, n, 2*n+64) // with room for rewrite
+		_, err := io.ReadFull(stream, body)
+		return body, readFault(err)
+	}
+	w := &weighed{r: stream, s: s}
+	body, err := w.all(most)
+	if err == nil && n > len(body) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		if err = readFault(err); faultOf(err).Status != 408 {
+			c.SetConnectionClose() // with the rest unread; see lingering
+		}
+	} else if packed {
+		body, err = w.unpack(encoding, body)
 	}
 	if err != nil {
 		body = nil
 	}
-	s.bodies.Add(weight(body) - taken)
+	s.bodies.Add(weight(body) - w.taken)
 	return body, err
 }
 
-// readRaw says also what it has taken of s.bodies.
-func (s *Server) readRaw(c *fasthttp.RequestCtx) (body []byte, taken int64, err error) {
-	n := c.Request.Header.ContentLength()
-	if n > s.opt.MaxBody {
-		c.SetConnectionClose() // with all of it unread; see lingering
-		return nil, 0, tooLarge(s.opt.MaxBody)
-	}
-	stream := c.RequestBodyStream()
-	if stream == nil {
-		return nil, 0, nil
-	}
-	if n >= 0 && n <= min(wholeAlloc, s.opt.MaxBody) {
-		body = make([]byte, n, 2*n+64) // with room for rewrite
-		_, err = io.ReadFull(stream, body)
-		return body, 0, readFault(err)
-	}
-	w := &weighed{r: io.LimitReader(stream, int64(s.opt.MaxBody)+1), s: s}
-	body, err = io.ReadAll(w)
-	switch {
-	case errors.Is(err, backends.ErrOverloaded):
-		c.SetConnectionClose()
-		return nil, w.taken, err
-	case len(body) > s.opt.MaxBody:
-		c.SetConnectionClose() // with the rest unread; see lingering
-		return nil, w.taken, tooLarge(s.opt.MaxBody)
-	case err == nil && n > len(body):
-		err = io.ErrUnexpectedEOF
-	}
-	return body, w.taken, readFault(err)
-}
-
-// unpack decodes a body of at most limit bytes; a bomb is not decoded further.
-func unpack(encoding string, packed []byte, limit int) ([]byte, error) {
-	var r io.Reader
-	var err error
+// unpack decodes a body of at most MaxBody bytes; a bomb is not decoded further.
+func (w *weighed) unpack(encoding string, packed []byte) (body []byte, err error) {
+	limit := w.s.opt.MaxBody
 	if encoding == "gzip" {
-		r, err = gzip.NewReader(bytes.NewReader(packed))
+		w.r, err = gzip.NewReader(bytes.NewReader(packed))
 	} else {
 		var z *zstd.Decoder
 		z, err = zstd.NewReader(bytes.NewReader(packed), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(uint64(limit)+1<<20))
 		if err == nil {
 			defer z.Close()
 		}
-		r = z
+		w.r = z
 	}
-	var body []byte
 	if err == nil {
-		body, err = io.ReadAll(io.LimitReader(r, int64(limit)+1))
+		body, err = w.all(limit)
 	}
+	var refused *openai.Error
 	switch {
-	case len(body) > limit || errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded):
+	case err == nil, errors.Is(err, backends.ErrOverloaded), errors.As(err, &refused):
+		return body, err
+	case errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeExceeded):
 		return nil, tooLarge(limit)
-	case err != nil:
-		return nil, invalid("", "", "the request body is not valid %s", encoding)
 	}
-	return body, nil
+	return nil, invalid("", "", "the request body is not valid %s", encoding)
 }
 
 func isForm(contentType []byte) bool {
@@ -162,6 +194,8 @@ func isJSON(contentType []byte) bool {
 	return bytes.EqualFold(kind, []byte("application/json")) || bytes.HasSuffix(kind, []byte("+json"))
 }
 
+const unreadable = "the request could not be read: it is not valid HTTP or broke off"
+
 // readFault is what a request that could not be read is answered with.
 func readFault(err error) error {
 	if err == nil { // before the variables below are made
@@ -169,7 +203,10 @@ func readFault(err error) error {
 	}
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
+	var refused *openai.Error
 	switch {
+	case errors.Is(err, backends.ErrOverloaded), errors.As(err, &refused):
+		return err
 	case errors.As(err, &small):
 		return &openai.Error{Status: 431, Type: "invalid_request_error", Code: "headers_too_large", Message: "the request's headers are too large"}
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
@@ -177,7 +214,7 @@ func readFault(err error) error {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return &openai.Error{Status: 408, Type: "invalid_request_error", Code: "request_timeout", Message: "the request did not arrive in time"}
 	}
-	return &openai.Error{Status: 400, Type: "invalid_request_error", Message: "the request could not be read: it is not valid HTTP or broke off"}
+	return &openai.Error{Status: 400, Type: "invalid_request_error", Message: unreadable}
 }
 
 func tooLarge(limit int) error {

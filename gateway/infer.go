@@ -266,9 +266,14 @@ func (a *ask) rewrite(scan *openai.Scan) (err error) {
 	req := &a.req
 	name := cmp.Or(a.model.EngineModel, a.model.Name)
 	usage := scan.Stream && !scan.WantUsage && (req.Endpoint == backends.Chat || req.Endpoint == backends.Completions)
+	if name == scan.Model && !usage {
+		return nil
+	}
 	dst := req.Body[len(req.Body):] // in the room behind it, if that suffices
+	if len(req.Body) > wholeAlloc { // which a large one does not have; growing by and by would leave copies behind
+		dst = make([]byte, 0, len(req.Body)+len(name)+len(`,"stream_options":{"include_usage":true}`))
+	}
 	switch {
-	case name == scan.Model && !usage:
 	case req.Endpoint.Form():
 		req.Body, err = openai.SetFormModel(dst, req.Body, req.ContentType, name)
 	default:
