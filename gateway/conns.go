@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"bytes"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -30,6 +32,9 @@ const (
 	// refuseTime bounds the writing of a refusal at accept. A new connection has
 	// room for it, so it never waits; accepting must not.
 	refuseTime = 10 * time.Millisecond
+	// headMost is the longest request head, as proxies have it. Each open stream
+	// keeps a buffer of this size.
+	headMost = 8 << 10
 	// bodyRate is how slow, in bytes per second, a body may come at worst.
 	bodyRate = 128 << 10
 )
@@ -107,7 +112,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		from := site(c.RemoteAddr())
 		if l.door.enter(from, l.limits) {
 			boundUnsent(c)
-			return &conn{Conn: c, patient: l.patient, slack: l.slack, from: from, door: l.door}, nil
+			return &conn{Conn: c, patient: l.patient, slack: l.slack, speaks: l.speaks, from: from, door: l.door}, nil
 		}
 		if l.speaks {
 			_ = c.SetWriteDeadline(time.Now().Add(refuseTime))
@@ -128,6 +133,9 @@ type conn struct {
 
 	wanted, armed time.Time     // read deadlines: what was asked for, what the socket has
 	slack         time.Duration // by which reads may be cut short
+	speaks        bool          // as listener's
+
+	blank int // bytes of line ends that came last, for the goroutine that reads
 
 	limit   atomic.Int64 // the write deadline in force, Unix nanoseconds; 0 = not ours
 	corked  bool         // writes are held: another follows at once
@@ -223,7 +231,13 @@ func (c *conn) Read(p []byte) (int, error) {
 		}
 		c.armed = c.wanted
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	text := len(bytes.TrimRight(p[:n], "\r\n"))
+	if text > 0 {
+		c.blank = 0
+	}
+	c.blank += n - text
+	return n, err
 }
 
 // SetReadDeadline is for the goroutine that reads, and in force from the next
@@ -245,6 +259,11 @@ func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 func (c *conn) Close() error {
 	c.closing.Do(func() {
 		defer c.door.leave(c.from)
+		if c.blank >= headMost && c.speaks {
+			// fasthttp takes so many line ends for the end, and says nothing.
+			c.lingers.Store(true)
+			_, _ = c.out(bare(&openai.Error{Status: 400, Type: "invalid_request_error", Message: unreadable}, ""))
+		}
 		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.lingers.Load() && half.CloseWrite() == nil {
 			_ = c.Conn.SetReadDeadline(time.Now().Add(lingerTime))
 			_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
@@ -259,15 +278,41 @@ const unreadMost = 256 << 10
 
 // lingering handles a request; if its body may be left unread, the connection
 // lingers when it is closed. A body that came too slowly gets no more time.
-func lingering(h fasthttp.RequestHandler) fasthttp.RequestHandler {
+func (s *Server) lingering(h fasthttp.RequestHandler) fasthttp.RequestHandler {
 	return func(c *fasthttp.RequestCtx) {
 		// A client that sent its next request before this reply was whole gets the
 		// end of that reply now, not with the next one.
 		_ = beneath(c.Conn()).flush() // an error comes again with the next write
+		if unframed(&c.Request.Header) {
+			c.SetConnectionClose()
+			c.Request.Header.Del("Access-Control-Request-Method") // else it might be a preflight
+			s.unread(c, errUnframed)
+			return
+		}
 		n := c.Request.Header.ContentLength()
 		h(c)
 		linger(c.Conn(), (n == -1 || n > unreadMost) && c.Response.StatusCode() != fasthttp.StatusRequestTimeout)
 	}
+}
+
+var errUnframed = errors.New("a transfer coding without chunked")
+
+// unframed reports whether a request names a transfer coding, but none that
+// tells where its body ends. fasthttp refuses all but "identity", which it
+// takes for none: what follows would be the next request, and somebody else's
+// in front of us part of this one (RFC 9112 section 6.3: 400, and close).
+func unframed(h *fasthttp.RequestHeader) bool {
+	if n := h.ContentLength(); n == -1 || n > 0 && !h.ConnectionClose() { // it closes where both are there
+		return false
+	}
+	const name = "transfer-encoding:"
+	for rest := h.RawHeaders(); len(rest) > len(name); {
+		line, more, _ := bytes.Cut(rest, []byte{'\n'})
+		if rest = more; len(line) > len(name) && line[0]|0x20 == 't' && bytes.EqualFold(line[:len(name)], []byte(name)) {
+			return !bytes.EqualFold(bytes.TrimSpace(line[len(name):]), []byte("chunked"))
+		}
+	}
+	return false
 }
 
 // linger says whether the closing of c, or of what is beneath, waits for the client.
@@ -295,9 +340,14 @@ func (s *Server) Connections() (open int, refused int64) {
 
 // refusal is the answer to a connection over the limits.
 func refusal() []byte {
-	body := openai.AppendError(nil, &openai.Error{
+	return bare(&openai.Error{
 		Status: 503, Type: "server_error", Code: "too_many_connections", Message: "too many connections are open",
-	})
-	return fmt.Appendf(nil, "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"+
-		"Retry-After: 1\r\nRetry-After-Ms: 1000\r\nX-Aloft-Reason: %s\r\nX-Request-Id: %s\r\nConnection: close\r\n\r\n%s", len(body), reasonConns, newID(), body)
+	}, "Retry-After: 1\r\nRetry-After-Ms: 1000\r\nX-Aloft-Reason: "+reasonConns+"\r\n")
+}
+
+// bare is the last answer of a connection, where there is no exchange.
+func bare(e *openai.Error, fields string) []byte {
+	body := openai.AppendError(nil, e)
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%sX-Request-Id: %s\r\nConnection: close\r\n\r\n%s",
+		e.Status, fasthttp.StatusMessage(e.Status), len(body), fields, newID(), body)
 }

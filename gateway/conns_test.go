@@ -9,11 +9,14 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -237,6 +240,53 @@ func TestRefusedUploadIsAnswered(t *testing.T) {
 	}
 }
 
+// What has no end that both sides agree on is no request, and what follows it
+// is none either (RFC 9112 section 6.3).
+func TestUnframedIsRefused(t *testing.T) {
+	e := start(t, answer(200, "{}"), func(o *Options, _ *Deps) { o.CORS = []string{"*"} })
+	inner := fmt.Sprintf("POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(embedBody), embedBody)
+	for name, tt := range map[string]struct {
+		head    string
+		answers []int // by status
+	}{
+		"identity":            {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: identity\r\n\r\n", []int{400}},
+		"its name and spaces": {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\ntransfer-ENCODING:  Identity \r\n\r\n", []int{400}},
+		"after others":        {"POST /v1/embeddings HTTP/1.1\r\nTE: x\r\nT: 1\r\nHost: x\r\nTransfer-Encoding:identity\r\nX: y\r\n\r\n", []int{400}},
+		"of a GET":            {"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: identity\r\n\r\n", []int{400}},
+		"of a preflight":      {"OPTIONS /v1/embeddings HTTP/1.1\r\nHost: x\r\nOrigin: http://a\r\nAccess-Control-Request-Method: POST\r\nTransfer-Encoding: identity\r\n\r\n", []int{400}},
+		"with a length":       {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: identity\r\n\r\n{", []int{400}},
+		"with no length":      {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nTransfer-Encoding: identity\r\n\r\n", []int{400}},
+		"expected":            {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nTransfer-Encoding: identity\r\n\r\n", []int{100, 400}},
+		"gzip":                {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", []int{400}},
+		"chunked, gzip":       {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, gzip\r\n\r\n", []int{400}},
+		"two":                 {"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n", []int{400}},
+		"of HTTP/1.0":         {"POST /v1/embeddings HTTP/1.0\r\nTransfer-Encoding: identity\r\n\r\n", []int{400}},
+		"chunked":             {"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", []int{405, 200}},
+		"line ends alone":     {strings.Repeat("\r\n", 5000), []int{400}},
+		"line ends between":   {healthText + strings.Repeat("\n", 9000), []int{200, 400}},
+		"a few line ends":     {"\r\n" + healthText + "\r\n\r\n", []int{200, 200}},
+		"nothing":             {"POST /healthz HTTP/1.1\r\nHost: x\r\nX-Transfer-Encoding: identity\r\n\r\n", []int{405, 200}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := e.dial(t)
+			io.WriteString(c, tt.head+inner)
+			c.(*net.TCPConn).CloseWrite()
+			all, err := io.ReadAll(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []int
+			for _, part := range strings.Split(string(all), "HTTP/1.1 ")[1:] {
+				status, _ := strconv.Atoi(part[:3])
+				got = append(got, status)
+			}
+			if !slices.Equal(got, tt.answers) {
+				t.Errorf("answers %v, want %v:\n%s", got, tt.answers, all)
+			}
+		})
+	}
+}
+
 // A length that is too large is refused from the head: no byte of the body is
 // asked or waited for, and what comes first in the head is still said first.
 func TestOversizedIsRefusedFromTheHead(t *testing.T) {
@@ -279,7 +329,7 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 	head := "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n"
 	large := head + embedBody + strings.Repeat(" ", 1<<20-len(embedBody))
 	var held []net.Conn
-	for range bodiesMost {
+	for range bodiesMost / copies {
 		c := e.dial(t)
 		io.WriteString(c, large[:len(large)-1])
 		held = append(held, c)
@@ -302,6 +352,30 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 		t.Errorf("a large one that is no JSON: %d %s, want 400", resp.StatusCode, text)
 	}
 	until(t, func() bool { return e.bodies.Load() == 0 })
+}
+
+// Reading a large body leaves no garbage beyond the pieces, which the next one
+// takes again: what io.ReadAll leaves is three times the body.
+func TestLargeBodiesLeaveNoGarbage(t *testing.T) {
+	if raced {
+		t.Skip("under the race detector pools forget")
+	}
+	const size = 16 << 20
+	s, err := New(Options{}, Deps{Catalog: testModels(), Submitter: answer(200, "{}")}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.stop(backends.ErrDraining)
+	data := make([]byte, size)
+	var before, after runtime.MemStats
+	for _, want := range []uint64{2 * size, size} { // the first time the pieces are made
+		runtime.ReadMemStats(&before)
+		body, err := (&weighed{r: bytes.NewReader(data), s: s}).all(size)
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; err != nil || len(body) != size || got > want+size/4 {
+			t.Errorf("%d bytes read (%v): %d allocated, want at most %d", len(body), err, got, want+size/4)
+		}
+	}
 }
 
 // Slow clients do not delay a quick one: its median stays within five times

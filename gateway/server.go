@@ -63,15 +63,15 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 	context.AfterFunc(s.base, func() { s.watch.end(context.Cause(s.base)) })
 	s.routes = s.newRouter()
 	s.http = &fasthttp.Server{
-		Handler:        s.cors(lingering(s.handle)),
+		Handler:        s.lingering(s.cors(s.handle)),
 		ErrorHandler:   s.unread,
 		HeaderReceived: s.limits,
 		ExpectHandler:  s.expect,
 		Name:           s.opt.Name,
 		Logger:         quietLog{log},
 
-		ReadBufferSize:  8 << 10,             // the longest request head, as proxies have it; each open stream keeps it
-		WriteBufferSize: 2 << 10,             // also kept; a reply of 1 KiB still leaves in one write
+		ReadBufferSize:  headMost,
+		WriteBufferSize: 2 << 10,             // kept by each open stream; a reply of 1 KiB still leaves in one write
 		ReadTimeout:     s.opt.HeaderTimeout, // from accept or the first byte on; limits gives the body its own
 		IdleTimeout:     s.opt.IdleTimeout,
 
