@@ -55,9 +55,7 @@ type Request struct {
 	// MergeKey is equal for embedding requests that may share an engine call
 	// (same dimensions, encoding and options); "" for generation.
 	MergeKey string
-	// Base64 is true when an embeddings request asked for encoding_format
-	// base64; encodings may share a call, each caller gets its own.
-	Base64 bool
+	Vectors // of embeddings
 
 	// Tokens is the prompt's size in tokens, over all Inputs; InputTokens has
 	// one entry per row. Counted once, at the scan, by the model's Counter.
@@ -69,6 +67,15 @@ type Request struct {
 
 	Arrival  time.Time
 	Deadline time.Time // zero = none
+}
+
+// Vectors says which form an embeddings request asked for.
+type Vectors struct {
+	// Base64 is true for encoding_format base64; encodings may share a call, each
+	// caller gets its own.
+	Base64 bool
+	// Dimensions is how long each is to be; 0 = the model's own length.
+	Dimensions int
 }
 
 // Header is a few header fields, in order; names are in canonical form.

@@ -40,6 +40,10 @@ type Replica struct {
 // options say otherwise.
 const DefaultBatchRows = 64
 
+// DefaultQueueTimeout is the longest wait of requests with clients, unless the
+// options say otherwise.
+const DefaultQueueTimeout = 30 * time.Second
+
 // Seconds that a call and a token cost before anything was measured.
 const (
 	priorAlpha = 0.005
@@ -56,7 +60,7 @@ type Options struct {
 	MaxBatchTokens int           // tokens in one merged call, 8192; the fit may choose less
 	MaxQueueDelay  time.Duration // fixed wait of the oldest row as Triton has it; 0 = decided by the fit and eta
 	MaxQueue       int           // requests waiting, per class, 1024
-	QueueTimeout   time.Duration // longest wait of interactive and standard requests, 30 s
+	QueueTimeout   time.Duration // longest wait of interactive and standard requests, DefaultQueueTimeout
 
 	// Target is the p99 latency promised to interactive requests (embeddings:
 	// the whole answer; generation: the first token); 0 = none promised.
@@ -108,7 +112,7 @@ func (o Options) withDefaults() Options {
 	o.MaxBatchRows = cmp.Or(o.MaxBatchRows, DefaultBatchRows)
 	o.MaxBatchTokens = cmp.Or(o.MaxBatchTokens, 8192)
 	o.MaxQueue = cmp.Or(o.MaxQueue, 1024)
-	o.QueueTimeout = cmp.Or(o.QueueTimeout, 30*time.Second)
+	o.QueueTimeout = cmp.Or(o.QueueTimeout, DefaultQueueTimeout)
 	o.Window = cmp.Or(o.Window, 10*time.Second)
 	o.MinSamples = cmp.Or(o.MinSamples, 20)
 	return o

@@ -6,8 +6,8 @@ import (
 	"aloft/backends"
 )
 
-// Missed notes a request that was served elsewhere because this model's
-// replicas could not in time: it is demand, for which replicas are to be
+// Missed notes a request that was served elsewhere, or refused, because this
+// model's replicas could not in time: it is demand, for which replicas are to be
 // started, but no work of this queue.
 func (b *Batcher) Missed(class backends.Class, tokens int) {
 	b.do(func(now time.Time) []Action {

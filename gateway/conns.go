@@ -135,8 +135,7 @@ type conn struct {
 	slack         time.Duration // by which reads may be cut short
 	speaks        bool          // as listener's
 
-	blank int // bytes of line ends that came last, for the goroutine that reads
-
+	blank   atomic.Int64 // bytes of line ends that came last
 	limit   atomic.Int64 // the write deadline in force, Unix nanoseconds; 0 = not ours
 	corked  bool         // writes are held: another follows at once
 	held    *[]byte      // nil = none
@@ -234,9 +233,10 @@ func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	text := len(bytes.TrimRight(p[:n], "\r\n"))
 	if text > 0 {
-		c.blank = 0
+		c.blank.Store(int64(n - text))
+	} else {
+		c.blank.Add(int64(n))
 	}
-	c.blank += n - text
 	return n, err
 }
 
@@ -259,7 +259,7 @@ func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 func (c *conn) Close() error {
 	c.closing.Do(func() {
 		defer c.door.leave(c.from)
-		if c.blank >= headMost && c.speaks {
+		if c.blank.Load() >= headMost && c.speaks {
 			// fasthttp takes so many line ends for the end, and says nothing.
 			c.lingers.Store(true)
 			_, _ = c.out(bare(&openai.Error{Status: 400, Type: "invalid_request_error", Message: unreadable}, ""))

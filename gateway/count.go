@@ -60,6 +60,11 @@ func (a *ask) tokens(row []byte) int {
 	}
 	text := unquote(row)
 	a.text += len(text)
+	return a.measure(text)
+}
+
+// measure counts the tokens of a text.
+func (a *ask) measure(text []byte) int {
 	if a.model.Counter == nil {
 		return len(text)/4 + 1
 	}

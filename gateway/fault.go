@@ -106,6 +106,7 @@ var table = []struct {
 	{syscall.EDQUOT, 507, "server_error", "insufficient_storage", reasonStorage, true, true, noRoom},
 	{syscall.EFBIG, 507, "server_error", "insufficient_storage", reasonStorage, true, true, noRoom},
 	{context.DeadlineExceeded, 504, "server_error", "gateway_timeout", reasonTooSlow, true, false, ""},
+	{openai.ErrDimensions, 502, "server_error", "bad_gateway", reasonBadReply, true, false, ""},
 	{errUnfinished, 502, "server_error", "bad_gateway", reasonBadReply, false, false, ""},
 	{errBrokeOff, 502, "server_error", "bad_gateway", reasonBadReply, false, true, "the engine's answer broke off"},
 	{backends.ErrBadReply, 502, "server_error", "bad_gateway", reasonBadReply, false, true, "the engine's answer was damaged"},

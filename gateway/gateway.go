@@ -88,7 +88,8 @@ type Outcome struct {
 	Reason string // of a fault, from the closed list in fault.go; "" = none
 
 	// PromptTokens and CompletionTokens are the engine's usage; where it reported
-	// none, our count of the prompt and the number of content events.
+	// none, estimates: our count of the prompt and of a whole answer's text, and
+	// the number of a stream's content events.
 	PromptTokens     int
 	CompletionTokens int
 

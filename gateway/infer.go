@@ -174,7 +174,7 @@ func (s *Server) prepare(who *caller, body []byte) (*ask, error) {
 		ID: who.id, Endpoint: e, Model: m.Name, Tenant: who.tenant, Class: who.class,
 		Path: e.EnginePath(who.path), ContentType: who.kind, Body: body, Header: who.header,
 		Stream: scan.Stream, WantUsage: scan.WantUsage,
-		Inputs: scan.Inputs, MergeKey: scan.MergeKey, Base64: scan.Base64, MaxTokens: scan.MaxTokens,
+		Inputs: scan.Inputs, MergeKey: scan.MergeKey, Vectors: scan.Vectors, MaxTokens: scan.MaxTokens,
 		Arrival: who.arrival, Deadline: who.deadline,
 	}
 	a.place(&scan, who)

@@ -1,12 +1,14 @@
 package gateway
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -147,7 +149,7 @@ func TestRefusedConnectionHasAnID(t *testing.T) {
 	}
 	ids := map[string]bool{}
 	for range 2 {
-		resp, err := http.Get(e.url + "/healthz")
+		resp, err := http.ReadResponse(bufio.NewReader(e.dial(t)), nil) // http.Get may have it before it has asked
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -385,5 +387,47 @@ func TestCancelOfARunningBatch(t *testing.T) {
 	}
 	if resp, text := e.post(t, "/v1/batches/"+id+"/cancel", ""); resp.StatusCode != 400 {
 		t.Errorf("cancel of a cancelled batch: %d %s, want 400", resp.StatusCode, text)
+	}
+}
+
+// "dimensions" is honoured or the answer is none: a vector of another length
+// would spoil an index in silence (research F10).
+func TestDimensionsAreNeverIgnored(t *testing.T) {
+	e := start(t, answer(200, `{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.1,0.2]}],"model":"e","usage":{"prompt_tokens":3,"total_tokens":3}}`))
+	for dimensions, status := range map[string]int{"2": 200, "null": 200, "1": 502, "3": 502} {
+		resp, body := e.post(t, "/v1/embeddings", `{"model":"tiny","input":"hello","dimensions":`+dimensions+`}`)
+		if resp.StatusCode != status {
+			t.Errorf("%s asked for: %d %s, want %d", dimensions, resp.StatusCode, body, status)
+		}
+		if reason := resp.Header.Get("X-Aloft-Reason"); status == 502 && (reason != reasonBadReply || !strings.Contains(body, "did not honour 'dimensions'") || resp.Header.Get("X-Should-Retry") != "false") {
+			t.Errorf("%s asked for: reason %q, %s", dimensions, reason, body)
+		}
+	}
+}
+
+// What an engine does not count is counted here: no answer is free.
+func TestUsageThatIsNotReported(t *testing.T) {
+	keys := newRing(t, "u", &Grant{Tenant: "red"})
+	keys.limits["id-u"].tokens = 1 << 20
+	for _, tt := range []struct {
+		path, body, reply  string
+		prompt, completion int // as perByte counts
+	}{
+		{"/v1/chat/completions", chatBody, `{"choices":[{"message":{"content":"hello\n"},"finish_reason":"stop"}]}`, 2, 6},
+		{"/v1/chat/completions", chatBody, `{"choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":9,"completion_tokens":0,"total_tokens":9}}`, 9, 5},
+		{"/v1/chat/completions", chatBody, `{"choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}`, 9, 1},
+		{"/v1/completions", `{"model":"tiny","prompt":"hi"}`, `{"choices":[{"text":"a"},{"text":"bc"}]}`, 2, 3},
+		{"/v1/embeddings", embedBody, `{"data":[]}`, 3, 0},
+	} {
+		e := start(t, answer(200, tt.reply), func(_ *Options, d *Deps) { d.Keys = keys })
+		keys.limits["id-u"].settled = nil
+		e.post(t, tt.path, tt.body, "Authorization", "Bearer u")
+		o := e.ledger.wait(t)
+		if o.Status != 200 || o.PromptTokens != tt.prompt || o.CompletionTokens != tt.completion {
+			t.Errorf("%s: %d with %d+%d tokens, want 200 with %d+%d", tt.reply, o.Status, o.PromptTokens, o.CompletionTokens, tt.prompt, tt.completion)
+		}
+		if got := keys.limits["id-u"].settled; !slices.Equal(got, []int{tt.prompt + tt.completion}) {
+			t.Errorf("%s: settled %v, want %d", tt.reply, got, tt.prompt+tt.completion)
+		}
 	}
 }

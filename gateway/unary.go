@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"sync"
@@ -77,14 +78,37 @@ func (a *ask) whole(buf []byte, reply *backends.Reply, err error) whole {
 		w.reply, w.fault.after = reply, announced(reply.Header)
 		return w
 	}
+	if err := a.honoured(body); err != nil {
+		return a.failed(err)
+	}
 	a.out.Status, a.out.Bytes = reply.Status, int64(len(body))
 	a.out.FirstToken = time.Since(a.req.Arrival)
 	usage, ok := openai.ScanUsage(body)
 	if !ok && reply.Timing.PromptTokens > 0 {
 		usage = openai.Usage{Prompt: reply.Timing.PromptTokens, Total: reply.Timing.PromptTokens}
 	}
+	if usage.Completion == 0 && a.req.Endpoint.Generates() {
+		// The engine does not say. An estimate, as for streams: else answers of
+		// such engines, and of such providers, would be free.
+		for _, text := range openai.AnswerText(a.req.Endpoint, body) {
+			usage.Completion += a.measure(text)
+		}
+		usage.Total = cmp.Or(usage.Prompt, a.out.PromptTokens) + usage.Completion
+	}
 	a.meter(usage.Prompt, usage.Completion)
 	return whole{reply: reply, body: body, usage: usage}
+}
+
+// honoured checks what engines like to ignore, whoever the answer is from.
+func (a *ask) honoured(body []byte) error {
+	if a.req.Dimensions == 0 {
+		return nil
+	}
+	rows, _, err := openai.SplitEmbeddings(body, len(a.req.Inputs))
+	if err == nil {
+		err = openai.CheckDimensions(rows, a.req.Dimensions)
+	}
+	return err
 }
 
 // shapedAsJSON looks at the ends of an answer: an empty one, a proxy's page and

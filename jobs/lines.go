@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"unicode/utf8"
 
 	"aloft/backends"
@@ -44,6 +45,9 @@ func parseLine(text []byte, route string) (batchLine, *LineError) {
 	if !row.IsObject() {
 		return bad("invalid_json_line", "", "This line is not a JSON object.")
 	}
+	if key := repeated(row); key != "" {
+		return bad("invalid_json_line", key, "%s is given more than once.", key)
+	}
 	id, method, url, body := row.Get("custom_id"), row.Get("method"), row.Get("url"), row.Get("body")
 	switch {
 	case !id.Exists():
@@ -73,6 +77,24 @@ func parseLine(text []byte, route string) (batchLine, *LineError) {
 	}
 	return l, nil
 }
+
+// repeated is a key of a row that is there twice, of which parsers disagree on
+// which one counts; "" = none. Those of its body are the gateway's to judge.
+func repeated(row gjson.Result) (twice string) {
+	var seen [4]bool
+	row.ForEach(func(key, _ gjson.Result) bool {
+		if i := slices.Index(rowKeys[:], key.Str); i >= 0 {
+			if seen[i] {
+				twice = key.Str
+			}
+			seen[i] = true
+		}
+		return twice == ""
+	})
+	return twice
+}
+
+var rowKeys = [4]string{"custom_id", "method", "url", "body"}
 
 // errLongLine is a line over the limit; the reader stands behind it.
 var errLongLine = errors.New("line too long")

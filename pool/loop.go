@@ -168,6 +168,7 @@ func (l *loop) launch(m Model, slice gpu.Slice, job string, old *replica) string
 
 // load takes a replica from nothing to ready.
 func (l *loop) load(r *replica) {
+	r.info.Retry = time.Time{}
 	l.enter(r, Loading, 0)
 	r.adapters, r.out, r.outs = nil, time.Time{}, 0
 	r.loads++
@@ -297,8 +298,11 @@ func (l *loop) fail(r *replica, err error) {
 		l.gone(r, 0)
 		return
 	}
-	l.enter(r, Failed, 0)
 	delay := r.backoff
+	if r.info.Job == "" {
+		r.info.Retry = time.Now().Add(delay)
+	}
+	l.enter(r, Failed, 0)
 	r.backoff = min(2*r.backoff, l.p.opt.BackoffMax)
 	l.later(r, act{limit: delay, run: func(ctx context.Context) error {
 		<-ctx.Done()

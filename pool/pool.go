@@ -81,8 +81,9 @@ type Replica struct {
 	Job         string // the batch job it is lent to; "" = serving
 	Outstanding int    // calls in flight
 	Restarts    int
-	Error       string // why it failed last
-	Old         bool   // runs what its model was before SetModels
+	Error       string    // why it failed last
+	Retry       time.Time // when a failed one starts again; zero = it has not failed, or does not
+	Old         bool      // runs what its model was before SetModels
 }
 
 // Event tells that a replica has changed state; Took is how long the step lasted.

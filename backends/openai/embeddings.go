@@ -99,6 +99,38 @@ func SplitEmbeddings(reply []byte, rows int) ([][]byte, int, error) {
 	return out, tokens, nil
 }
 
+// ErrDimensions is an answer of an engine that ignored "dimensions".
+var ErrDimensions = fmt.Errorf("the model's engine did not honour 'dimensions': %w", backends.ErrBadReply)
+
+// CheckDimensions holds the vectors that SplitEmbeddings returned to the length
+// that was asked for; 0 = none. Cutting a longer one would be right only for a
+// model that was trained for it, which nobody here knows. Errors wrap
+// ErrDimensions, or backends.ErrBadReply for what is no vector.
+func CheckDimensions(rows [][]byte, want int) error {
+	if want == 0 {
+		return nil
+	}
+	for i, row := range rows {
+		n := 0
+		if row[0] == '"' {
+			bits, err := decodeFloats(row)
+			if err != nil {
+				return fmt.Errorf("row %d: %w", i, err)
+			}
+			n = len(bits) / 4
+		} else {
+			w := walk{data: row}
+			for w.enter('['); w.item(); n++ {
+				w.skip()
+			}
+		}
+		if n != want {
+			return fmt.Errorf("embedding %d has %d numbers, %d were asked for: %w", i, n, want, ErrDimensions)
+		}
+	}
+	return nil
+}
+
 // splitRow takes the next row.
 func splitRow(w *walk, out [][]byte) error {
 	index, vector := -1, []byte(nil)
@@ -196,9 +228,9 @@ func appendBase64(dst, row []byte) ([]byte, error) {
 // appendFloats turns base64 of little-endian float32 into a JSON array with the
 // shortest digits that give the same float32 back.
 func appendFloats(dst, row []byte) ([]byte, error) {
-	bits, err := base64.StdEncoding.DecodeString(text(row)) // which undoes "\/": some encoders write it
-	if err != nil || len(bits)%4 != 0 || len(bits) == 0 {
-		return dst, fmt.Errorf("embedding is no base64 of float32: %w", backends.ErrBadReply)
+	bits, err := decodeFloats(row)
+	if err != nil {
+		return dst, err
 	}
 	dst = append(dst, '[')
 	for i := 0; i < len(bits); i += 4 {
@@ -212,6 +244,15 @@ func appendFloats(dst, row []byte) ([]byte, error) {
 		dst = AppendFloat32(dst, float32(f))
 	}
 	return append(dst, ']'), nil
+}
+
+// decodeFloats returns the bytes of a JSON string of base64.
+func decodeFloats(row []byte) ([]byte, error) {
+	bits, err := base64.StdEncoding.DecodeString(text(row)) // which undoes "\/": some encoders write it
+	if err != nil || len(bits)%4 != 0 || len(bits) == 0 {
+		return nil, fmt.Errorf("embedding is no base64 of float32: %w", backends.ErrBadReply)
+	}
+	return bits, nil
 }
 
 // AppendFloat32 appends a finite float as JSON, shortest form that reads back

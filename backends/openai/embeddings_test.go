@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -160,6 +161,52 @@ func TestApportion(t *testing.T) {
 		got := slices.Clone(tc.own)
 		if Apportion(got, tc.total); fmt.Sprint(got) != tc.want {
 			t.Errorf("%d over %v: %v, want %s", tc.total, tc.own, got, tc.want)
+		}
+	}
+}
+
+// What was asked to be shorter is so, in whatever encoding it comes.
+func TestCheckDimensions(t *testing.T) {
+	for _, tt := range []struct {
+		rows []string
+		want int
+		is   error
+	}{
+		{[]string{`[1,2,3]`}, 0, nil},
+		{[]string{`[1, 2.5 ,-3e-1]`, `[1,2,3]`}, 3, nil},
+		{[]string{`"AACAPwAAAEA="`}, 2, nil}, // 1, 2
+		{[]string{`[1,2,3]`, `[1,2,3,4]`}, 3, ErrDimensions},
+		{[]string{`[1,2]`}, 3, ErrDimensions},
+		{[]string{`"AACAPwAAAEA="`}, 1, ErrDimensions},
+		{[]string{`"?"`}, 1, backends.ErrBadReply},
+	} {
+		var rows [][]byte
+		for _, r := range tt.rows {
+			rows = append(rows, []byte(r))
+		}
+		err := CheckDimensions(rows, tt.want)
+		if !errors.Is(err, tt.is) || err != nil && !errors.Is(err, backends.ErrBadReply) {
+			t.Errorf("%q, %d asked for: %v, want %v", tt.rows, tt.want, err, tt.is)
+		}
+	}
+}
+
+// A whole answer's text, wherever its endpoint has it.
+func TestAnswerText(t *testing.T) {
+	for _, tt := range []struct {
+		endpoint   backends.Endpoint
+		body, want string
+	}{
+		{backends.Chat, `{"choices":[{"message":{"content":"a\n","reasoning_content":"b"}},{"message":{"content":null,"tool_calls":[{"function":{"name":"f","arguments":"{}"}}]}}]}`, "a\n|b|{}"},
+		{backends.Completions, `{"choices":[{"text":"a"},{"text":"b","logprobs":{"tokens":["x"]}}]}`, "a|b"},
+		{backends.Responses, `{"output":[{"content":[{"type":"output_text","text":"a"}]},{"type":"function_call","arguments":"{}"}]}`, "a|{}"},
+		{backends.Messages, `{"content":[{"type":"text","text":"a"},{"type":"tool_use","input":{"x":1}}]}`, `a|{"x":1}`},
+		{backends.Chat, `{"choices":7}`, ""},
+		{backends.Embeddings, `{"data":[{"embedding":"x"}]}`, ""},
+		{backends.Chat, `[`, ""},
+	} {
+		if got := string(bytes.Join(AnswerText(tt.endpoint, []byte(tt.body)), []byte("|"))); got != tt.want {
+			t.Errorf("%s %s: %q, want %q", tt.endpoint, tt.body, got, tt.want)
 		}
 	}
 }

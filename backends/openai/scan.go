@@ -29,8 +29,8 @@ type Scan struct {
 	Inputs [][]byte
 	// MergeKey is equal for embedding requests whose options agree, whatever
 	// encoding they ask for; never "" for embeddings.
-	MergeKey string
-	Base64   bool // embeddings: encoding_format base64 asked for
+	MergeKey         string
+	backends.Vectors // embeddings: what was asked for
 
 	// Text are the raw JSON values whose tokens make the prompt: the text of
 	// messages, prompts, inputs, documents. Each is a string or an array of
@@ -139,7 +139,7 @@ func (s *scanner) read(f fields) (err *Error) {
 	case fieldMessages:
 		return s.messages()
 	case fieldDimensions:
-		_, err = s.integer("dimensions", 1)
+		s.out.Dimensions, err = s.integer("dimensions", 1)
 	case fieldEncoding:
 		return s.encoding()
 	case fieldInput:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"aloft/arbiter"
 	"aloft/backends"
+	"aloft/batcher"
 	"aloft/gateway"
 	"aloft/jobs"
 	"aloft/pool"
@@ -82,11 +84,36 @@ func (s submitter) Submit(ctx context.Context, r *backends.Request) (*backends.R
 		if m == nil {
 			return nil, backends.ErrUnknownModel
 		}
+		if wait := s.hopeless(m, r, time.Now()); wait > 0 {
+			m.batcher.Missed(r.Class, r.Tokens) // demand all the same: another replica may be started for it
+			return nil, &backends.RetryError{After: wait, Reason: "no_replica",
+				Err: fmt.Errorf("every replica failed, and none starts again before the request's time is up: %w", backends.ErrUnavailable)}
+		}
 		reply, err := m.batcher.Submit(ctx, r)
 		if now := s.model(r.Model); !errors.Is(err, backends.ErrDraining) || now != nil && now.batcher == m.batcher {
 			return reply, s.onItsWay(r.Model, err)
 		}
 	}
+}
+
+// hopeless is how long no replica can be there for a request that would not wait
+// so long: all of its model's have failed, and start again later. 0 = it may wait.
+// Rows of batches do: they have hours.
+func (s *serving) hopeless(m *served, r *backends.Request, now time.Time) time.Duration {
+	if r.Class == backends.Offline || m.batcher.Wait(r.Tokens) >= 0 {
+		return 0
+	}
+	s.mu.Lock()
+	state, back := s.seen[m.Name], s.back[m.Name]
+	s.mu.Unlock()
+	until := now.Add(cmp.Or(m.options.QueueTimeout, batcher.DefaultQueueTimeout))
+	if !r.Deadline.IsZero() && r.Deadline.Before(until) {
+		until = r.Deadline
+	}
+	if state != pool.Failed || back.IsZero() || !back.After(until) {
+		return 0
+	}
+	return back.Sub(now)
 }
 
 // onItsWay tells clients that waited in vain for a replica which is loading from

@@ -96,6 +96,7 @@ type serving struct {
 	offline  map[string]int                // ready replicas lent to batches, per model
 	lent     map[string]bool               // ids of replicas lent to batches
 	seen     map[string]pool.State         // the best of its replicas, per model
+	back     map[string]time.Time          // when the first of its failed ones starts again, per model
 	adapters map[string][]string           // what its ready replicas have, per model
 	retired  map[string][]*batcher.Batcher // of before a reload, until they are empty
 	old      map[string]bool               // models with replicas of before a reload
@@ -181,7 +182,7 @@ func (s *serving) markOld(replicas []pool.Replica) {
 
 // notify is called on every change of a replica: whoever waits looks again.
 func (s *serving) notify(replicas []pool.Replica) {
-	seen, lent, old := map[string]pool.State{}, map[string]bool{}, map[string]bool{}
+	seen, lent, old, back := map[string]pool.State{}, map[string]bool{}, map[string]bool{}, map[string]time.Time{}
 	for _, r := range replicas {
 		if r.Old {
 			old[r.Model] = true
@@ -189,6 +190,9 @@ func (s *serving) notify(replicas []pool.Replica) {
 		if r.Job != "" {
 			lent[r.ID] = true
 			continue
+		}
+		if at, ok := back[r.Model]; !r.Retry.IsZero() && (!ok || r.Retry.Before(at)) {
+			back[r.Model] = r.Retry
 		}
 		was, ok := seen[r.Model]
 		if !ok || slices.Index(best, r.State) < slices.Index(best, was) {
@@ -202,7 +206,7 @@ func (s *serving) notify(replicas []pool.Replica) {
 			s.renewed()
 		}
 	}
-	s.seen, s.lent, s.old = seen, lent, old
+	s.seen, s.lent, s.old, s.back = seen, lent, old, back
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

@@ -107,6 +107,55 @@ func TestWaitForAReplica(t *testing.T) {
 	}
 }
 
+// Who would wait in vain is told so at once, with the time when a replica may be
+// there again: every one has failed and is tried again too late for it.
+func TestNoWaitForWhatCannotCome(t *testing.T) {
+	now := time.Now()
+	failed := func(id string, in time.Duration) pool.Replica {
+		return pool.Replica{ID: id, Model: "m", State: pool.Failed, Retry: now.Add(in)}
+	}
+	for name, tt := range map[string]struct {
+		replicas []pool.Replica
+		deadline time.Duration
+		class    backends.Class
+		want     time.Duration // about; 0 = it waits
+	}{
+		"a minute":            {replicas: []pool.Replica{failed("m-1", time.Minute)}, want: time.Minute},
+		"the first counts":    {replicas: []pool.Replica{failed("m-1", time.Minute), failed("m-2", 40*time.Second)}, want: 40 * time.Second},
+		"in time":             {replicas: []pool.Replica{failed("m-1", time.Minute), failed("m-2", 10*time.Second)}},
+		"in time, but for it": {replicas: []pool.Replica{failed("m-1", 10*time.Second)}, deadline: 5 * time.Second, want: 10 * time.Second},
+		"another loads":       {replicas: []pool.Replica{failed("m-1", time.Minute), {ID: "m-2", Model: "m", State: pool.Loading}}},
+		"another's":           {replicas: []pool.Replica{{ID: "n-1", Model: "n", State: pool.Failed, Retry: now.Add(time.Minute)}}},
+		"a row":               {replicas: []pool.Replica{failed("m-1", time.Minute)}, class: backends.Offline},
+		"none":                {},
+	} {
+		s := testServing()
+		b, err := batcher.New(batcher.Options{Model: "m"}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.model("m").batcher = b
+		s.notify(tt.replicas)
+		r := &backends.Request{Model: "m", Endpoint: backends.Chat, Class: tt.class}
+		if tt.deadline > 0 {
+			r.Deadline = now.Add(tt.deadline)
+		}
+		if got := s.hopeless(s.model("m"), r, now); got != tt.want {
+			t.Errorf("%s: no replica for %v, want %v", name, got, tt.want)
+		}
+		if tt.want > 0 {
+			_, err := submitter{s}.Submit(t.Context(), r)
+			var retry *backends.RetryError
+			if !errors.As(err, &retry) || retry.Reason != "no_replica" || retry.After < tt.want/2 || !errors.Is(err, backends.ErrUnavailable) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if err := b.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestLentReplicasAreForgotten(t *testing.T) {
 	s := testServing()
 	slice := gpu.Slice{ID: "gpu0/s0"}

@@ -108,6 +108,9 @@ func (c *Cache) Submit(ctx context.Context, r *backends.Request) (*backends.Repl
 		return nil, fmt.Errorf("read embeddings: %w", err)
 	}
 	vectors, tokens, err := openai.SplitEmbeddings(text, len(ask.Inputs))
+	if err == nil {
+		err = openai.CheckDimensions(vectors, r.Dimensions)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -46,7 +47,7 @@ func request(t *testing.T, tenant, body string) *backends.Request {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &backends.Request{Endpoint: backends.Embeddings, Model: "m", Tenant: tenant, Body: []byte(body), Inputs: s.Inputs, MergeKey: s.MergeKey, Base64: s.Base64}
+	r := &backends.Request{Endpoint: backends.Embeddings, Model: "m", Tenant: tenant, Body: []byte(body), Inputs: s.Inputs, MergeKey: s.MergeKey, Vectors: s.Vectors}
 	for _, in := range s.Inputs {
 		r.InputTokens = append(r.InputTokens, len(in)-2)
 		r.Tokens += len(in) - 2
@@ -225,5 +226,17 @@ func TestCacheOfARequestThatIsNotCountedByRows(t *testing.T) {
 		if got := rowTokens(part); got[0]+got[1]+got[2] != part.Tokens {
 			t.Errorf("counted %v: rows of %v tokens, want %d in all", counted, got, part.Tokens)
 		}
+	}
+}
+
+// A vector that is longer than it was asked to be is not remembered.
+func TestCacheOfAnEngineThatIgnoresDimensions(t *testing.T) {
+	c, _ := New(&lengths{}, 1<<20, always)
+	r := request(t, "a", `{"model":"m","input":"one","dimensions":1}`)
+	if _, err := c.Submit(t.Context(), r); !errors.Is(err, openai.ErrDimensions) {
+		t.Errorf("a vector of 2 numbers where 1 was asked for: %v", err)
+	}
+	if _, _, bytes := c.Stats(); bytes != 0 {
+		t.Errorf("%d bytes of it are remembered", bytes)
 	}
 }

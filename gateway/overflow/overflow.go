@@ -23,6 +23,10 @@ import (
 // most, in tokens, while it runs.
 const maxAnswer = 4096
 
+// again is after what time in the queue a provider that did not help is asked
+// once more.
+const again = time.Second
+
 // Options describe a model's provider.
 type Options struct {
 	Backend backends.Backend
@@ -139,14 +143,16 @@ func (o *Overflow) Submit(ctx context.Context, r *backends.Request) (*backends.R
 	if route == nil || !r.Place.Overflow || r.Class == backends.Offline || r.Place.Adapter != "" {
 		return o.Next.Submit(ctx, r)
 	}
+	var asked time.Time // the provider, in vain
 	if wait := o.Wait(r.Model, r.Tokens); wait < 0 || route.opt.Target > 0 && wait > route.opt.Target {
 		if reply, ok := o.away(ctx, route, r); ok {
 			return reply, nil
 		}
+		asked = time.Now()
 	}
 	reply, err := o.Next.Submit(ctx, r)
 	var retry *backends.RetryError
-	if err != nil && ctx.Err() == nil && (errors.As(err, &retry) || errors.Is(err, backends.ErrUnavailable)) {
+	if err != nil && ctx.Err() == nil && time.Since(asked) > again && (errors.As(err, &retry) || errors.Is(err, backends.ErrUnavailable)) {
 		if reply, ok := o.away(ctx, route, r); ok {
 			return reply, nil
 		}
