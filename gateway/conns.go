@@ -136,6 +136,7 @@ type conn struct {
 	speaks        bool          // as listener's
 
 	blank   atomic.Int64 // bytes of line ends that came last
+	asks    atomic.Bool  // a request has begun to come, and nothing of it was answered
 	limit   atomic.Int64 // the write deadline in force, Unix nanoseconds; 0 = not ours
 	corked  bool         // writes are held: another follows at once
 	held    *[]byte      // nil = none
@@ -259,7 +260,7 @@ func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 func (c *conn) Close() error {
 	c.closing.Do(func() {
 		defer c.door.leave(c.from)
-		if c.blank.Load() >= headMost && c.speaks {
+		if c.speaks && c.asks.Load() && c.blank.Load() >= headMost {
 			// fasthttp takes so many line ends for the end, and says nothing.
 			c.lingers.Store(true)
 			_, _ = c.out(bare(&openai.Error{Status: 400, Type: "invalid_request_error", Message: unreadable}, ""))
@@ -315,10 +316,26 @@ func unframed(h *fasthttp.RequestHeader) bool {
 	return false
 }
 
-// linger says whether the closing of c, or of what is beneath, waits for the client.
+// linger says whether the closing of c, or of what is beneath, waits for the
+// client, now that there is an answer.
 func linger(c net.Conn, on bool) {
 	if own := beneath(c); own != nil {
+		own.asks.Store(false)
 		own.lingers.Store(on)
+	}
+}
+
+// turned follows a connection from request to request. One that is idle has
+// nothing unread, and a drain closes all of those in one goroutine: none may
+// make it wait.
+func turned(c net.Conn, to fasthttp.ConnState) {
+	own := beneath(c)
+	switch {
+	case own == nil:
+	case to == fasthttp.StateActive:
+		own.asks.Store(true)
+	case to == fasthttp.StateIdle:
+		own.lingers.Store(false)
 	}
 }
 

@@ -287,6 +287,38 @@ func TestUnframedIsRefused(t *testing.T) {
 	}
 }
 
+// Line ends at the end of a body are the body's: they bring no second answer.
+func TestBodyOfLineEnds(t *testing.T) {
+	e := start(t, answer(200, "{}"))
+	c := e.dial(t)
+	body := embedBody + strings.Repeat("\n", headMost)
+	fmt.Fprintf(c, "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	all, err := io.ReadAll(c)
+	if text := string(all); err != nil || !strings.HasPrefix(text, "HTTP/1.1 200 ") || strings.Count(text, "HTTP/1.1") != 1 {
+		t.Errorf("%s (%v), want one answer, 200", text, err)
+	}
+}
+
+// A drain does not wait for a client that keeps its connection after a body of
+// which some might have been left unread.
+func TestDrainClosesIdleConnections(t *testing.T) {
+	e := start(t, answer(200, "{}"))
+	c := e.dial(t)
+	if status, text, err := exchangeRaw(c, "POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"); status != 405 {
+		t.Fatalf("%d %s (%v), want 405", status, text, err)
+	}
+	e.stop()
+	select {
+	case err := <-e.served:
+		e.served <- err // for the cleanup
+	case <-time.After(lingerTime / 2):
+		t.Errorf("Serve still waits for an idle connection after %v", lingerTime/2)
+	}
+	if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("read %d bytes, %v, want the end", n, err)
+	}
+}
+
 // A length that is too large is refused from the head: no byte of the body is
 // asked or waited for, and what comes first in the head is still said first.
 func TestOversizedIsRefusedFromTheHead(t *testing.T) {

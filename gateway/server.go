@@ -67,6 +67,7 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 		ErrorHandler:   s.unread,
 		HeaderReceived: s.limits,
 		ExpectHandler:  s.expect,
+		ConnState:      turned,
 		Name:           s.opt.Name,
 		Logger:         quietLog{log},
 
