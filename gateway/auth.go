@@ -113,5 +113,3 @@ func (a *ask) settle() {
 	}
 	a.s.deps.Keys.Settle(a.grant, time.Now(), a.hold, used)
 }
-
-// setQuota writes the x-ratelimit headers of OpenAI.

@@ -24,9 +24,9 @@ const (
 	// wholeAlloc is up to which size a body's announced length is believed and
 	// allocated at once; beyond it memory grows with the bytes that came.
 	wholeAlloc = 64 << 10
-	// bodiesMost is how many times MaxBody the large bodies under way may take
-	// together. Small ones than wholeAlloc need no leave. By default it is 512 MiB, and
-	// with the collector's garbage twice that at worst: a server of 2 GB lives.
+	// bodiesMost is how many times MaxBody the bodies above wholeAlloc that are
+	// under way may take together. By default it is 512 MiB, and with the
+	// collector's garbage twice that at worst: a server of 2 GB lives.
 	bodiesMost = 16
 	// copies is how often a body is in memory: in pieces and joined, and then
 	// as it came and as the engine gets it.

@@ -62,6 +62,7 @@ var (
 	fieldsTokens   = [3][]byte{[]byte("X-Ratelimit-Limit-Tokens"), []byte("X-Ratelimit-Remaining-Tokens"), []byte("X-Ratelimit-Reset-Tokens")}
 )
 
+// setQuota writes the x-ratelimit headers of OpenAI.
 func setQuota(h *fasthttp.ResponseHeader, q *Quota) {
 	setGauge(h, &q.Requests, &fieldsRequests)
 	setGauge(h, &q.Tokens, &fieldsTokens)
