@@ -578,13 +578,15 @@ func TestF12FirstLoadFails(t *testing.T) {
 	id := p.start("m", onSlice(0))
 	if r := p.reach(id, pool.Failed); !strings.Contains(r.Error, "cannot load the model") {
 		t.Errorf("failed with %q, want the engine's last words", r.Error)
+	} else if in := r.Retry.Sub(r.Since); in < 900*time.Millisecond || in > time.Second {
+		t.Errorf("starts again %v after it failed, want 1 s", in)
 	}
 	res := post()
 	if after, _ := strconv.Atoi(res.Header.Get("Retry-After")); res.StatusCode != 503 || after < 1 || res.Header.Get("X-Aloft-Reason") != "no_replica" {
 		t.Errorf("while it is down: %d, Retry-After %q, reason %q", res.StatusCode, res.Header.Get("Retry-After"), res.Header.Get("X-Aloft-Reason"))
 	}
-	if r := p.reach(id, pool.Ready); r.Restarts != 1 {
-		t.Errorf("ready after %d restarts, want 1", r.Restarts)
+	if r := p.reach(id, pool.Ready); r.Restarts != 1 || !r.Retry.IsZero() {
+		t.Errorf("ready after %d restarts, want 1; starts again %v, want never", r.Restarts, r.Retry)
 	}
 	if res := post(); res.StatusCode != 200 {
 		t.Errorf("after it came up: %d", res.StatusCode)
