@@ -27,7 +27,7 @@ func TestOverflow(t *testing.T) {
 		sent = append(sent, r.Header.Get("Authorization")+" "+string(body))
 		mu.Unlock()
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"id":"c","object":"chat.completion","created":1,"model":"large","choices":[{"index":0,"message":{"role":"assistant","content":"from afar"},"finish_reason":"stop"}],"usage":{"prompt_tokens":600000,"completion_tokens":0,"total_tokens":600000}}`)
+		fmt.Fprint(w, `{"id":"c","object":"chat.completion","created":1,"model":"large","choices":[{"index":0,"message":{"role":"assistant","content":"from afar"},"finish_reason":"stop"}],"usage":{"prompt_tokens":599990,"completion_tokens":10,"total_tokens":600000}}`)
 	}))
 	defer provider.Close()
 	data := t.TempDir()
