@@ -27,7 +27,10 @@ func TestMetricsOfRequests(t *testing.T) {
 	defer collector.Close()
 	data := t.TempDir()
 	secret := strings.TrimSpace(call(t, nil, "keys", "make", "--data", data, "--tenant", "tenant-of-this-test"))
-	key := strings.Fields(call(t, nil, "keys", "list", "--data", data))
+	key := ids(strings.Fields(call(t, nil, "keys", "list", "--data", data)))
+	if len(key) != 1 {
+		t.Fatalf("keys list names %v, want one key", key)
+	}
 	s := start(t, data, []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL, "OTEL_METRIC_EXPORT_INTERVAL=500", "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION=none"},
 		"--config", write(t, "aloft.yaml", tiny))
 	for model, want := range map[string]int{"tiny": 200, "made-up-model": 404} {
@@ -73,7 +76,7 @@ func TestMetricsOfRequests(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	for where, all := range map[string]string{"/metrics": text, "the collector": pushed.String()} {
-		for _, private := range append([]string{"-of-this-test", "made-up-model", secret}, ids(key)...) {
+		for _, private := range append([]string{"-of-this-test", "made-up-model", secret}, key...) {
 			if strings.Contains(all, private) {
 				t.Errorf("%s has %s", where, private)
 			}
