@@ -55,7 +55,7 @@ type Request struct {
 	// MergeKey is equal for embedding requests that may share an engine call
 	// (same dimensions, encoding and options); "" for generation.
 	MergeKey string
-	Vectors // of embeddings
+	Vectors  // of embeddings
 
 	// Tokens is the prompt's size in tokens, over all Inputs; InputTokens has
 	// one entry per row. Counted once, at the scan, by the model's Counter.

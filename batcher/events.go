@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"aloft/backends"
+	"aloft/backends/openai"
 )
 
 // event is what callers and workers tell the core.
@@ -104,12 +105,8 @@ func newTicket(ctx context.Context, o Options, r *backends.Request) *ticket {
 	}
 	t.ready = make(chan struct{}, 1)
 	w.Key = r.MergeKey
-	w.RowTokens = r.InputTokens
-	if n := len(r.Inputs); len(r.InputTokens) != n { // not counted per row: spread the total
-		t.work.RowTokens = make([]int, n)
-		for i := range t.work.RowTokens {
-			t.work.RowTokens[i] = r.Tokens / n
-		}
+	if w.RowTokens = r.InputTokens; len(w.RowTokens) != len(r.Inputs) {
+		w.RowTokens = openai.RowTokens(r)
 	}
 	if t.rows = t.row[:]; len(r.Inputs) != 1 {
 		t.rows = make([][]byte, len(r.Inputs))

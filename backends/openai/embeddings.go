@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"aloft/backends"
@@ -56,6 +57,17 @@ func Apportion(shares []int, total int) {
 		shares[i] = int(int64(total)*int64(before)/int64(sum)) - given
 		given += shares[i]
 	}
+}
+
+// RowTokens is the size of each row, for the caller to change: a request that
+// was not counted by rows has its total spread over them, at least one each.
+func RowTokens(r *backends.Request) []int {
+	if len(r.InputTokens) == len(r.Inputs) {
+		return slices.Clone(r.InputTokens)
+	}
+	shares := slices.Repeat([]int{1}, len(r.Inputs))
+	Apportion(shares, max(r.Tokens, len(r.Inputs)))
+	return shares
 }
 
 // SplitEmbeddings returns the raw embedding of each row (an array of numbers or

@@ -165,6 +165,28 @@ func TestApportion(t *testing.T) {
 	}
 }
 
+func TestRowTokens(t *testing.T) {
+	for _, tc := range []struct {
+		rows, total int
+		counted     []int
+		want        string
+	}{
+		{2, 7, []int{3, 4}, "[3 4]"},
+		{3, 10, nil, "[3 3 4]"},
+		{2, 9, []int{9}, "[4 5]"},
+		{3, 1, nil, "[1 1 1]"},
+	} {
+		r := &backends.Request{Inputs: make([][]byte, tc.rows), Tokens: tc.total, InputTokens: tc.counted}
+		got := RowTokens(r)
+		if fmt.Sprint(got) != tc.want {
+			t.Errorf("%d rows of %d tokens, counted %v: %v, want %s", tc.rows, tc.total, tc.counted, got, tc.want)
+		}
+		if got[0] = -1; len(tc.counted) > 0 && tc.counted[0] == -1 {
+			t.Error("the request's own counts were handed out")
+		}
+	}
+}
+
 // What was asked to be shorter is so, in whatever encoding it comes.
 func TestCheckDimensions(t *testing.T) {
 	for _, tt := range []struct {

@@ -14,7 +14,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -114,7 +113,7 @@ func (c *Cache) Submit(ctx context.Context, r *backends.Request) (*backends.Repl
 	if err != nil {
 		return nil, err
 	}
-	shares := rowTokens(ask)
+	shares := openai.RowTokens(ask)
 	openai.Apportion(shares, tokens)
 	c.learn(a, vectors, shares)
 	if ask == r { // nothing of ours is in it: the answer as it came
@@ -163,7 +162,7 @@ func (c *Cache) look(r *backends.Request) *answer {
 func (a *answer) rest() *backends.Request {
 	part := *a.r
 	part.Inputs, part.InputTokens, part.Tokens = nil, nil, 0
-	tokens := rowTokens(a.r)
+	tokens := openai.RowTokens(a.r)
 	for _, i := range a.missing {
 		part.Inputs = append(part.Inputs, a.r.Inputs[i])
 		part.InputTokens = append(part.InputTokens, tokens[i])
@@ -171,17 +170,6 @@ func (a *answer) rest() *backends.Request {
 	}
 	part.Body = openai.AppendMergedEmbeddings(nil, []*backends.Request{&part})
 	return &part
-}
-
-// rowTokens is the size of each row, for the caller to change: a request that
-// was not counted by rows has its total spread over them, as in the batcher.
-func rowTokens(r *backends.Request) []int {
-	if len(r.InputTokens) == len(r.Inputs) {
-		return slices.Clone(r.InputTokens)
-	}
-	shares := slices.Repeat([]int{1}, len(r.Inputs))
-	openai.Apportion(shares, max(r.Tokens, len(r.Inputs)))
-	return shares
 }
 
 // learn fills in the missing rows and remembers them.

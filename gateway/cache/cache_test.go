@@ -223,7 +223,7 @@ func TestCacheOfARequestThatIsNotCountedByRows(t *testing.T) {
 		if got, want := gjson.Get(text, "usage.prompt_tokens").Int(), int64(4+12); got != want || gjson.Get(text, "data.#").Int() != 3 {
 			t.Errorf("counted %v: %s, want 3 rows and %d tokens", counted, text, want)
 		}
-		if got := rowTokens(part); got[0]+got[1]+got[2] != part.Tokens {
+		if got := openai.RowTokens(part); got[0]+got[1]+got[2] != part.Tokens {
 			t.Errorf("counted %v: rows of %v tokens, want %d in all", counted, got, part.Tokens)
 		}
 	}
