@@ -140,7 +140,7 @@ type conn struct {
 	limit   atomic.Int64 // the write deadline in force, Unix nanoseconds; 0 = not ours
 	corked  bool         // writes are held: another follows at once
 	held    *[]byte      // nil = none
-	lingers atomic.Bool
+	lingers atomic.Bool  // for who still sends and reads: not after an error of either
 	closing sync.Once
 	closed  error
 	known   knownFD
@@ -206,6 +206,9 @@ func (c *conn) out(p []byte) (n int, err error) {
 		}
 		m, err := c.Conn.Write(piece)
 		n += m
+		if err != nil {
+			c.lingers.Store(false)
+		}
 		if err != nil || n == len(p) {
 			return n, err
 		}
@@ -232,6 +235,9 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.armed = c.wanted
 	}
 	n, err := c.Conn.Read(p)
+	if err != nil {
+		c.lingers.Store(false)
+	}
 	text := len(bytes.TrimRight(p[:n], "\r\n"))
 	if text > 0 {
 		c.blank.Store(int64(n - text))
@@ -274,8 +280,9 @@ func (c *conn) Close() error {
 	return c.closed
 }
 
-// unreadMost is how much of an unread body fasthttp reads before it closes.
-const unreadMost = 256 << 10
+// readAhead is how much of a body fasthttp reads before a handler. More may be
+// unread when it closes, and closing then would take the answer back with it.
+const readAhead = 8 << 10
 
 // lingering handles a request; if its body may be left unread, the connection
 // lingers when it is closed. A body that came too slowly gets no more time.
@@ -292,7 +299,7 @@ func (s *Server) lingering(h fasthttp.RequestHandler) fasthttp.RequestHandler {
 		}
 		n := c.Request.Header.ContentLength()
 		h(c)
-		linger(c.Conn(), (n == -1 || n > unreadMost) && c.Response.StatusCode() != fasthttp.StatusRequestTimeout)
+		linger(c.Conn(), (n == -1 || n > readAhead) && c.Response.StatusCode() != fasthttp.StatusRequestTimeout)
 	}
 }
 

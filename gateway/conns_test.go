@@ -175,7 +175,8 @@ func TestSlowClientsAreCut(t *testing.T) {
 func TestSlowReaders(t *testing.T) {
 	big := "{" + strings.Repeat(" ", 8<<20-2) + "}"
 	e := start(t, answer(200, big), quick)
-	text := fmt.Sprintf("POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(embedBody), embedBody)
+	body := embedBody + strings.Repeat(" ", readAhead) // of which some might have been unread
+	text := fmt.Sprintf("POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	stuck := e.dial(t)
 	stuck.(*net.TCPConn).SetReadBuffer(4 << 10)
 	io.WriteString(stuck, text)
@@ -296,6 +297,23 @@ func TestBodyOfLineEnds(t *testing.T) {
 	all, err := io.ReadAll(c)
 	if text := string(all); err != nil || !strings.HasPrefix(text, "HTTP/1.1 200 ") || strings.Count(text, "HTTP/1.1") != 1 {
 		t.Errorf("%s (%v), want one answer, 200", text, err)
+	}
+}
+
+// An answer that does not wait for the body is whole for a client that wants the
+// connection closed, however much of the body lies unread.
+func TestUnreadBodyLosesNoAnswer(t *testing.T) {
+	e := start(t, answer(200, "{}"))
+	for _, size := range []int{8 << 10, 9 << 10, 100 << 10, 300 << 10} {
+		c := e.dial(t)
+		head := fmt.Sprintf("POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", size)
+		if _, err := io.WriteString(c, head+strings.Repeat("x", size)); err != nil {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+		all, err := io.ReadAll(c)
+		if err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 415 ") || !strings.HasSuffix(string(all), "}") {
+			t.Errorf("%d bytes: %q, %v, want 415 and the end", size, all, err)
+		}
 	}
 }
 
