@@ -86,15 +86,20 @@ func promptParam(e backends.Endpoint) string {
 	return "" // several, or none
 }
 
-// meter notes the engine's token counts and lets the model's counter learn.
+// meter notes the engine's token counts.
 func (a *ask) meter(prompt, completion int) {
 	if prompt > 0 {
 		a.out.PromptTokens = prompt
-		if l, ok := a.model.Counter.(learner); ok {
-			l.Observe(a.text, prompt)
-		}
 	}
 	if completion > 0 {
 		a.out.CompletionTokens = completion
+	}
+}
+
+// learn lets the model's counter learn from what the engine counted, 0 = nothing:
+// never from a guess of its own.
+func (a *ask) learn(prompt int) {
+	if l, ok := a.model.Counter.(learner); ok && prompt > 0 {
+		l.Observe(a.text, prompt)
 	}
 }

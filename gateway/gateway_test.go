@@ -61,6 +61,27 @@ func TestStreamAsksForUsage(t *testing.T) {
 	}
 }
 
+// A counter learns from what engines count, not from what it guessed itself.
+func TestCounterLearnsFromEngines(t *testing.T) {
+	text := []byte(strings.Repeat("x", 400))
+	for usage, want := range map[string]int{``: 100, `,"usage":{"prompt_tokens":10,"completion_tokens":1}`: 69} { // (0.95·4 + 0.05·400/10) bytes a token
+		ratio := &backends.Ratio{}
+		e := start(t, func(context.Context, *backends.Request) (*backends.Reply, error) {
+			r := whole200(200, `{"choices":[{"message":{"content":"a"}}]`+usage+`}`)
+			r.Timing.PromptTokens = 20 // as the batcher repeats our own count, here a bounded one
+			return r, nil
+		}, func(_ *Options, d *Deps) {
+			m := testModels()[0]
+			m.Counter = ratio
+			d.Catalog = shelf{m}
+		})
+		resp, body := e.post(t, "/v1/chat/completions", fmt.Sprintf(`{"model":"tiny","messages":[{"role":"user","content":%q}]}`, text))
+		if got := ratio.Count(text); resp.StatusCode != 200 || got != want {
+			t.Errorf("%q: %d %s, now counted as %d tokens, want %d", usage, resp.StatusCode, body, got, want)
+		}
+	}
+}
+
 func TestEmbeddingsRequest(t *testing.T) {
 	var got *backends.Request
 	e := start(t, func(_ context.Context, req *backends.Request) (*backends.Reply, error) {

@@ -260,6 +260,7 @@ func (b *stream) note(c openai.Chunk) {
 	b.choices, b.ended = b.choices|c.Choices, b.ended|c.Ended
 	b.finished = (b.finished || c.Finished) && b.choices&^b.ended == 0
 	b.meter(c.PromptTokens, c.CompletionTokens)
+	b.learn(c.PromptTokens)
 }
 
 func (b *stream) complete() {

@@ -84,6 +84,7 @@ func (a *ask) whole(buf []byte, reply *backends.Reply, err error) whole {
 	a.out.Status, a.out.Bytes = reply.Status, int64(len(body))
 	a.out.FirstToken = time.Since(a.req.Arrival)
 	usage, ok := openai.ScanUsage(body)
+	a.learn(usage.Prompt)
 	if !ok && reply.Timing.PromptTokens > 0 {
 		usage = openai.Usage{Prompt: reply.Timing.PromptTokens, Total: reply.Timing.PromptTokens}
 	}
