@@ -43,8 +43,12 @@ var mayImport = map[string][]string{
 	"jobs/boltstore":         {"jobs"},
 	"jobs/storesuite":        {"jobs"},
 	"jobs/trainer":           {},
-	"loadgen":                {"loadgen/arrivals"},
+	"loadgen":                {"loadgen/arrivals", "loadgen/wire"},
 	"loadgen/arrivals":       {},
+	"loadgen/known":          {"loadgen", "loadgen/arrivals"},
+	"loadgen/page":           {"loadgen"},
+	"loadgen/search":         {"loadgen", "loadgen/arrivals"},
+	"loadgen/wire":           {},
 	"pool":                   {"backends", "gpu", "gpu/proc"},
 }
 

@@ -132,7 +132,7 @@ func jsonString(s string) []byte {
 // send makes the request and says how it ended. It returns within the
 // request's timeout, or soon after ctx ends.
 func (c *client) send(ctx context.Context, sh shot) sample {
-	s := sample{workload: c.index, phase: sh.phase, intended: sh.intended, waited: sh.waited}
+	s := sample{workload: c.index, phase: sh.phase, times: times{intended: sh.intended}, waited: sh.waited}
 	ctx, cancel := context.WithDeadlineCause(ctx, c.start.Add(sh.intended+c.w.Timeout), errTimeout)
 	defer cancel()
 	var answered atomic.Bool // set by a goroutine of the transport

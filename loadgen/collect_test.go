@@ -13,13 +13,13 @@ const msec = time.Millisecond
 // Ten requests, counted by hand.
 func TestAttainmentByHand(t *testing.T) {
 	opt := Options{Workloads: []Workload{{
-		Name: "chat", Kind: Chat, Model: "m", Stream: true, Target: 100 * msec, TTFTTarget: 40 * msec, TPOTTarget: 10 * msec,
+		Name: "chat", Kind: Chat, Model: "m", Stream: true, Goal: Goal{Target: 100 * msec, TTFTTarget: 40 * msec, TPOTTarget: 10 * msec},
 	}}}
 	w := &opt.Workloads[0]
 	plan := arrivals.Plan{Offsets: make([]time.Duration, 10), Spans: []arrivals.Span{{Name: "steady", To: time.Second, N: 10}}}
 	col := newCollector(opt, []arrivals.Plan{plan}, time.Now())
-	complete := func(sent, first, last, end time.Duration, tokens int) sample {
-		s := sample{intended: 100 * msec, sent: sent, wasSent: true, first: first, last: last, end: end, prompt: 5, completion: tokens}
+	complete := func(sent, first, last, end time.Duration, n int) sample {
+		s := sample{times: times{intended: 100 * msec, sent: sent, first: first, last: last, end: end}, wasSent: true, tokens: tokens{prompt: 5, completion: n}}
 		s.outcome = w.judge(&s)
 		return s
 	}
@@ -32,11 +32,11 @@ func TestAttainmentByHand(t *testing.T) {
 		{complete(190*msec, 195*msec, 200*msec, 205*msec, 5), Late}, // quick from its send, late from its intended start
 		{complete(100*msec, 141*msec, 160*msec, 170*msec, 5), Late}, // first token
 		{complete(100*msec, 120*msec, 151*msec, 151*msec, 4), Late}, // 10.33 ms a token
-		{sample{intended: 100 * msec, sent: 100 * msec, wasSent: true, end: 101 * msec, outcome: refusal(429), retryAfter: true}, Shed},
-		{sample{intended: 100 * msec, sent: 100 * msec, wasSent: true, end: 101 * msec, outcome: refusal(503)}, Shed},
-		{sample{intended: 100 * msec, sent: 100 * msec, wasSent: true, end: 101 * msec, outcome: refusal(500)}, HTTPError},
-		{sample{intended: 100 * msec, sent: 100 * msec, wasSent: true, end: 900 * msec, outcome: Timeout}, Timeout},
-		{sample{intended: 100 * msec, sent: 100 * msec, wasSent: true, end: 130 * msec, outcome: Truncated}, Truncated},
+		{sample{times: times{intended: 100 * msec, sent: 100 * msec, end: 101 * msec}, wasSent: true, outcome: refusal(429), retryAfter: true}, Shed},
+		{sample{times: times{intended: 100 * msec, sent: 100 * msec, end: 101 * msec}, wasSent: true, outcome: refusal(503)}, Shed},
+		{sample{times: times{intended: 100 * msec, sent: 100 * msec, end: 101 * msec}, wasSent: true, outcome: refusal(500)}, HTTPError},
+		{sample{times: times{intended: 100 * msec, sent: 100 * msec, end: 900 * msec}, wasSent: true, outcome: Timeout}, Timeout},
+		{sample{times: times{intended: 100 * msec, sent: 100 * msec, end: 130 * msec}, wasSent: true, outcome: Truncated}, Truncated},
 	} {
 		if c.s.outcome != c.want {
 			t.Errorf("request %d is %s, want %s", i, c.s.outcome, c.want)
@@ -87,7 +87,7 @@ func TestUnfinishedAtTheDrainDeadline(t *testing.T) {
 		{100 * msec, 99 * msec, Timeout}, // it might still have been in time
 		{0, time.Hour, Timeout},
 	} {
-		w, s := Workload{Target: c.target}, sample{intended: 0, end: c.age}
+		w, s := Workload{Goal: Goal{Target: c.target}}, sample{times: times{end: c.age}}
 		if w.settle(&s, errDrain); s.outcome != c.want || !s.unfinished {
 			t.Errorf("target %v, age %v: %s (unfinished %v), want %s", c.target, c.age, s.outcome, s.unfinished, c.want)
 		}

@@ -19,27 +19,6 @@ import (
 	"aloft/loadgen/arrivals"
 )
 
-// Kind names what a workload asks of the server.
-type Kind string
-
-// The kinds of workload.
-const (
-	Embeddings  Kind = "embeddings"
-	Chat        Kind = "chat"
-	Completions Kind = "completions"
-)
-
-// path is the route below the base URL.
-func (k Kind) path() string {
-	switch k {
-	case Chat:
-		return "/v1/chat/completions"
-	case Completions:
-		return "/v1/completions"
-	}
-	return "/v1/embeddings"
-}
-
 // Options is one run. A profile file unmarshals straight into it.
 type Options struct {
 	Name string `yaml:"name"`
@@ -48,6 +27,12 @@ type Options struct {
 	// Drain is how long after the last phase requests may still finish; what is
 	// unfinished then counts as late or as timed out. 0 means 10 s.
 	Drain time.Duration `yaml:"drain,omitempty"`
+	// WarmUp is how long the load runs before the measured window, at the rate of
+	// the first phase and with arrivals of its own. Its requests are sent, and
+	// counted nowhere but in the report's warm_up.
+	WarmUp time.Duration `yaml:"warm_up,omitempty"`
+	// Plan is a file: of a saved plan that is sent as it stands.
+	Plan string `yaml:"plan,omitempty"`
 	// Workloads run side by side from one common start.
 	Workloads []Workload `yaml:"workloads"`
 
@@ -71,28 +56,29 @@ type Workload struct {
 	Key     string            `yaml:"key,omitempty"`     // bearer token
 	Headers map[string]string `yaml:"headers,omitempty"` // sent with every request
 
-	// Texts are what inputs and prompts are drawn from; none means a few dozen
-	// built-in sentences.
-	Texts []string `yaml:"texts,omitempty"`
-	// Inputs is the number of texts in one embeddings call; 0 means 1.
-	Inputs int `yaml:"inputs,omitempty"`
-	// Stream asks for server-sent events (chat and completions).
+	Content `yaml:",inline"`
+	// Stream asks for server-sent events (chat, completions, responses).
 	Stream bool `yaml:"stream,omitempty"`
 	// MaxTokens bounds a generated answer; 0 leaves it to the server.
 	MaxTokens int `yaml:"max_tokens,omitempty"`
 
-	// Target is what a good request may take from intended start to the end of
-	// the answer; TTFTTarget to its first token; TPOTTarget is the mean time of
-	// each further token. 0 means no such target.
-	Target     time.Duration `yaml:"target,omitempty"`
-	TTFTTarget time.Duration `yaml:"ttft_target,omitempty"`
-	TPOTTarget time.Duration `yaml:"tpot_target,omitempty"`
+	Goal `yaml:",inline"`
 	// Timeout is when the generator gives a request up, from its intended
 	// start. 0 means 60 s.
 	Timeout time.Duration `yaml:"timeout,omitempty"`
 	// MaxInFlight bounds the requests open at once (0 means 256). With none
 	// free the next request waits in the generator, and its latency shows it.
 	MaxInFlight int `yaml:"max_in_flight,omitempty"`
+
+	Tenants  []Tenant  `yaml:"tenants,omitempty"`  // who sends; none means one, with Key
+	Sessions *Sessions `yaml:"sessions,omitempty"` // each arrival begins a conversation
+	Abandon  *Abandon  `yaml:"abandon,omitempty"`
+	Retry    *Retry    `yaml:"retry,omitempty"`
+	// Clients, if above 0, makes the workload a closed loop for comparison: so
+	// many clients each send their next request when the last is answered, for
+	// as long as the phases last; the phases' processes are not drawn. Such
+	// results are marked: their latencies hide what a stalled server costs.
+	Clients int `yaml:"clients,omitempty"`
 
 	Phases []arrivals.Phase `yaml:"phases"`
 }
@@ -143,6 +129,9 @@ func (o Options) Validate() error {
 	if o.SampleEvery != 0 && o.SampleEvery < 10*time.Millisecond {
 		return fmt.Errorf("loadgen: sample_every is %v, want at least 10ms", o.SampleEvery)
 	}
+	if o.WarmUp != 0 || o.Plan != "" {
+		return errors.New("loadgen: warm_up and plan are not built yet")
+	}
 	if n := len(o.Workloads); n == 0 || n > maxWorkloads {
 		return fmt.Errorf("loadgen: %d workloads, want 1 to %d", n, maxWorkloads)
 	}
@@ -166,7 +155,24 @@ func (o Options) Validate() error {
 	return nil
 }
 
+// unbuilt refuses what the options can say and the generator cannot do yet.
+func (w Workload) unbuilt() error {
+	for key, set := range map[string]bool{
+		"corpus": w.Corpus != "", "input_tokens": w.InputTokens != nil, "output_tokens": w.OutputTokens != nil, "prefix": w.Prefix != nil,
+		"requests": w.Requests != "", "smooth_target": w.Smooth != 0, "tenants": w.Tenants != nil, "sessions": w.Sessions != nil,
+		"abandon": w.Abandon != nil, "retry": w.Retry != nil, "clients": w.Clients != 0,
+	} {
+		if set {
+			return fmt.Errorf("%s is not built yet", key)
+		}
+	}
+	return nil
+}
+
 func (w Workload) validate() error {
+	if err := w.unbuilt(); err != nil {
+		return err
+	}
 	if err := w.validateRequest(); err != nil {
 		return err
 	}

@@ -28,25 +28,50 @@ const (
 // (ok, late) nor refused (shed).
 func (o Outcome) Failed() bool { return o != OK && o != Late && o != Shed }
 
-// sample is what is known of one request when it is over. Times count from the
-// start of the run.
+// sample is what is known of one request when it is over.
 type sample struct {
-	workload, phase int
-	outcome         Outcome
-	intended        time.Duration
-	sent            time.Duration // meaningless unless wasSent
-	first, last     time.Duration // first and last token of a stream; 0 without one
-	end             time.Duration
+	workload, phase, tenant int
+	outcome                 Outcome
+	times
+	tokens
 
 	wasSent    bool
 	waited     bool // for a free slot in the generator
 	unfinished bool // at the drain deadline
 	retryAfter bool // a shed that said when to come back
+	retries    int  // attempts after the first
+	warm       bool // of the warm-up
+	problem    string
 
-	prompt, completion int  // tokens as the server counted them
+	// gaps are the times between reads that brought content, with the tokens
+	// each brought; the collector gives them back once they are counted.
+	gaps []gap
+}
+
+// times of a request, from the start of the run; 0 = there was none.
+type times struct {
+	intended time.Duration
+	sent     time.Duration // meaningless unless wasSent
+	byte     time.Duration // first byte of the answer
+	role     time.Duration // first chunk of a stream, be it empty
+	first    time.Duration // first content, reasoning or tool argument: TTFT ends here
+	visible  time.Duration // first content that a reader sees: no reasoning
+	last     time.Duration // last token of a stream
+	end      time.Duration
+	worst    time.Duration // by how much the worst token was late against the playback line
+}
+
+// tokens of a request.
+type tokens struct {
+	prompt, completion int  // as the server counted them
 	chunks             int  // of a stream that had content
 	estimated          bool // no usage: completion was counted from chunks
-	problem            string
+}
+
+// gap is the time since the read with content before it, and what came then.
+type gap struct {
+	took   time.Duration
+	chunks int32 // with content, in this read
 }
 
 // latency is from the intended start: the headline.

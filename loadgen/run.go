@@ -128,7 +128,7 @@ func (w *worker) pace(ctx context.Context) {
 			}
 			sh.waited = due < blocked
 			if err != nil {
-				s := sample{workload: w.index, phase: phase, intended: due, end: w.now(), waited: sh.waited}
+				s := sample{workload: w.index, phase: phase, times: times{intended: due, end: w.now()}, waited: sh.waited}
 				if s.end < due {
 					return // ended before it was due: it and all that follow were never offered
 				}

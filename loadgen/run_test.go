@@ -221,11 +221,11 @@ func TestRequestsFollowTheSeed(t *testing.T) {
 	}))
 	defer server.Close()
 	opt := Options{Name: "twice", Seed: 7, Workloads: []Workload{
-		{Name: "e", Kind: Embeddings, Inputs: 2, Model: `a "b"`, URL: server.URL, Key: "secret-1", Headers: map[string]string{"x-class": "offline"}, Texts: []string{"one", "two", "three\n"}, Phases: steady(200, 200*msec)},
-		{Name: "c", Kind: Chat, Stream: true, MaxTokens: 9, Model: "c", URL: server.URL, Texts: []string{"say"}, Phases: []arrivals.Phase{
+		{Name: "e", Kind: Embeddings, Content: Content{Inputs: 2, Texts: []string{"one", "two", "three\n"}}, Model: `a "b"`, URL: server.URL, Key: "secret-1", Headers: map[string]string{"x-class": "offline"}, Phases: steady(200, 200*msec)},
+		{Name: "c", Kind: Chat, Stream: true, MaxTokens: 9, Model: "c", URL: server.URL, Content: Content{Texts: []string{"say"}}, Phases: []arrivals.Phase{
 			{Name: "p", Duration: 200 * msec, Process: arrivals.Process{Kind: arrivals.Poisson, Rate: 100}},
 		}},
-		{Name: "p", Kind: Completions, Stream: true, Model: "c", URL: server.URL, Texts: []string{"go"}, Phases: steady(10, 200*msec)},
+		{Name: "p", Kind: Completions, Stream: true, Model: "c", URL: server.URL, Content: Content{Texts: []string{"go"}}, Phases: steady(10, 200*msec)},
 	}}
 	run := func(seed uint64) (string, *Report) {
 		bodies = nil

@@ -82,8 +82,8 @@ func known() http.Handler {
 
 func knownWorkloads(url string) []Workload {
 	return []Workload{
-		{Name: "fast", Kind: Embeddings, Inputs: 2, Model: "e", URL: url, Phases: steady(50, 500*msec), Target: 100 * msec},
-		{Name: "slow", Kind: Embeddings, Inputs: 2, Model: "e", URL: url + "/v1/", Headers: map[string]string{"X-Slow": "1"}, Phases: steady(50, 500*msec), Target: 100 * msec},
+		{Name: "fast", Kind: Embeddings, Content: Content{Inputs: 2}, Model: "e", URL: url, Phases: steady(50, 500*msec), Goal: Goal{Target: 100 * msec}},
+		{Name: "slow", Kind: Embeddings, Content: Content{Inputs: 2}, Model: "e", URL: url + "/v1/", Headers: map[string]string{"X-Slow": "1"}, Phases: steady(50, 500*msec), Goal: Goal{Target: 100 * msec}},
 		{Name: "chat", Kind: Chat, Stream: true, Model: "c", URL: url + "/", Phases: steady(50, 500*msec)},
 	}
 }
@@ -154,7 +154,7 @@ func TestStallShowsFromIntendedStart(t *testing.T) {
 	})
 	inBubble(t, stall, func(t *testing.T, dial dialer) {
 		report := mustRun(t, Options{dial: dial, Workloads: []Workload{{
-			Name: "w", Kind: Chat, Model: "m", URL: "http://server", Phases: steady(100, time.Second), MaxInFlight: 1, Target: 99 * msec,
+			Name: "w", Kind: Chat, Model: "m", URL: "http://server", Phases: steady(100, time.Second), MaxInFlight: 1, Goal: Goal{Target: 99 * msec},
 		}}})
 		r := report.Results[0]
 		if want := (Tally{Offered: 100, OK: 79, Late: 21, Waited: 29}); r.Tally != want {

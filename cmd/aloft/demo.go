@@ -359,9 +359,9 @@ func (d *demo) run(ctx context.Context, n uint64, l leg) (*loadgen.Report, error
 	}
 	fmt.Fprintf(d.out, "%s: %.1f embeddings/s and %.1f chat streams/s for %v\n", l.name, l.texts, l.chats, l.long)
 	r, err := loadgen.Run(ctx, loadgen.Options{Name: "aloft demo", Seed: d.Seed + n, Drain: 15 * time.Second, Workloads: []loadgen.Workload{
-		{Name: "embed", Kind: loadgen.Embeddings, URL: d.api.base, Model: "aloft-encoder", Texts: d.sentences, Target: d.targets["aloft-encoder"], Phases: phase(l.texts)},
-		{Name: "chat", Kind: loadgen.Chat, URL: d.api.base, Model: "aloft-lm", Texts: d.sentences, Stream: true, MaxTokens: chatTokens,
-			TTFTTarget: d.targets["aloft-lm"], Phases: phase(l.chats)},
+		{Name: "embed", Kind: loadgen.Embeddings, URL: d.api.base, Model: "aloft-encoder", Content: loadgen.Content{Texts: d.sentences}, Goal: loadgen.Goal{Target: d.targets["aloft-encoder"]}, Phases: phase(l.texts)},
+		{Name: "chat", Kind: loadgen.Chat, URL: d.api.base, Model: "aloft-lm", Content: loadgen.Content{Texts: d.sentences}, Stream: true, MaxTokens: chatTokens,
+			Goal: loadgen.Goal{TTFTTarget: d.targets["aloft-lm"]}, Phases: phase(l.chats)},
 	}})
 	if err == nil && r.Interrupted {
 		err = context.Cause(ctx)

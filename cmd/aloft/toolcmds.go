@@ -130,7 +130,7 @@ func (c *loadCmd) options() (loadgen.Options, error) {
 		return opt, opt.Validate()
 	}
 	opt = loadgen.Options{Name: "aloft load", Seed: c.Seed, Workloads: []loadgen.Workload{{
-		Name: c.Kind, Kind: loadgen.Kind(c.Kind), URL: c.URL, Key: c.Key, Model: c.Model, Stream: c.Stream, MaxTokens: c.Tokens, Target: c.Target,
+		Name: c.Kind, Kind: loadgen.Kind(c.Kind), URL: c.URL, Key: c.Key, Model: c.Model, Stream: c.Stream, MaxTokens: c.Tokens, Goal: loadgen.Goal{Target: c.Target},
 		Phases: []arrivals.Phase{{Name: "run", Duration: c.For, Process: arrivals.Process{
 			Kind: arrivals.Kind(c.Arrivals), Rate: c.Rate, Base: c.Base, On: c.On, Off: c.Off}}},
 	}}}

@@ -50,6 +50,13 @@ type Span struct {
 type Plan struct {
 	Offsets []time.Duration
 	Spans   []Span
+	Shapes  []Shape // one for each offset; nil = nothing is planned but times
+}
+
+// Shape is what else is planned of a request. Zeroes leave it to the workload.
+type Shape struct {
+	Input, Output uint32 // tokens
+	Tenant        uint16 // index into the workload's tenants
 }
 
 // End is when the last phase ends.

@@ -1,0 +1,2 @@
+// Package page renders a report as one self-contained HTML page.
+package page
