@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
@@ -40,6 +41,10 @@ type Options struct {
 	// and once at the end. Results wait while it runs, so it should be quick.
 	OnSample    func(Snapshot) `yaml:"-"`
 	SampleEvery time.Duration  `yaml:"sample_every,omitempty"`
+	// Lines gets one line of JSON (Line) for each request while the run goes on.
+	// A writer that is too slow loses lines, which the report counts, and never
+	// holds up the run.
+	Lines io.Writer `yaml:"-"`
 
 	// dial replaces TCP in tests that run in a bubble of fake time, in which the
 	// kernel's timer is of no use either.

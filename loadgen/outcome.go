@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -21,7 +22,7 @@ const (
 	Connect     Outcome = "connect"      // no connection, or it was lost before the first byte of an answer
 	Timeout     Outcome = "timeout"      // given up by the generator
 	Protocol    Outcome = "protocol"     // an answer that is not what the API promises
-	Cancelled   Outcome = "cancelled"    // the run was ended while the request was open
+	Cancelled   Outcome = "cancelled"    // ended by us: the run was, or its client left early as planned
 )
 
 // Failed reports whether the outcome is one of the failures: neither answered
@@ -41,6 +42,8 @@ type sample struct {
 	retryAfter bool // a shed that said when to come back
 	retries    int  // attempts after the first
 	warm       bool // of the warm-up
+	abandoned  bool // its client left, as planned, before the answer was whole
+	further    bool // a session's turn after the first: it is in no plan
 	problem    string
 
 	// gaps are the times between reads that brought content, with the tokens
@@ -66,12 +69,28 @@ type tokens struct {
 	prompt, completion int  // as the server counted them
 	chunks             int  // of a stream that had content
 	estimated          bool // no usage: completion was counted from chunks
+	input              int  // tokens that the request was made to have; 0 = as its text is
 }
 
 // gap is the time since the read with content before it, and what came then.
 type gap struct {
 	took   time.Duration
 	chunks int32 // with content, in this read
+}
+
+// gapLists are the lists of gaps that are counted and free for the next stream.
+var gapLists = sync.Pool{New: func() any { g := make([]gap, 0, 256); return &g }}
+
+// newGaps returns an empty list for the gaps of one stream.
+func newGaps() []gap { return (*gapLists.Get().(*[]gap))[:0] }
+
+// recycle gives the gaps back.
+func (s *sample) recycle() {
+	if cap(s.gaps) > 0 {
+		g := s.gaps
+		s.gaps = nil
+		gapLists.Put(&g)
+	}
 }
 
 // latency is from the intended start: the headline.
@@ -86,13 +105,22 @@ func (s *sample) perToken() time.Duration {
 	return (s.last - s.first) / time.Duration(s.completion-1)
 }
 
+// goal is what the requests of a tenant are held to.
+func (w *Workload) goal(tenant int) Goal {
+	if tenant < len(w.Tenants) && w.Tenants[tenant].Goal != nil {
+		return *w.Tenants[tenant].Goal
+	}
+	return w.Goal
+}
+
 // judge says whether a complete answer came in time.
 func (w *Workload) judge(s *sample) Outcome {
 	over := func(got, target time.Duration) bool { return target > 0 && got > target }
-	if over(s.latency(), w.Target) || over(s.perToken(), w.TPOTTarget) {
+	g := w.goal(s.tenant)
+	if over(s.latency(), g.Target) || over(s.perToken(), g.TPOTTarget) || over(s.worst, g.Smooth) {
 		return Late
 	}
-	if w.TTFTTarget > 0 && (s.first == 0 || s.first-s.intended > w.TTFTTarget) {
+	if g.TTFTTarget > 0 && (s.first == 0 || s.first-s.intended > g.TTFTTarget) {
 		return Late
 	}
 	return OK
@@ -101,7 +129,7 @@ func (w *Workload) judge(s *sample) Outcome {
 // abandon says what a request is that was unfinished at the drain deadline:
 // late if its target had passed, since then no answer could have been in time.
 func (w *Workload) abandon(s *sample) Outcome {
-	if w.Target > 0 && s.latency() > w.Target {
+	if target := w.goal(s.tenant).Target; target > 0 && s.latency() > target {
 		return Late
 	}
 	return Timeout
