@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"golang.org/x/term"
+
+	"aloft/loadgen"
+	"aloft/loadgen/arrivals"
+)
+
+// loadCmd is `aloft load` with all that it can do; without a further word it runs.
+type loadCmd struct {
+	Run loadRunCmd `cmd:"" default:"withargs" help:"Run a profile, or a simple load by flags."`
+}
+
+type loadRunCmd struct {
+	Profile  string        `arg:"" optional:"" type:"existingfile" help:"Profile (YAML); the flags below make a simple one."`
+	URL      string        `help:"Server." default:"http://127.0.0.1:8080" env:"ALOFT_URL"`
+	Key      string        `help:"API key." env:"ALOFT_API_KEY"`
+	Kind     string        `help:"embeddings, chat or completions." default:"embeddings" enum:"embeddings,chat,completions"`
+	Model    string        `help:"Model." default:"aloft-encoder"`
+	Rate     float64       `help:"Arrivals a second." default:"10"`
+	Arrivals string        `help:"constant, poisson or burst." default:"poisson" enum:"constant,poisson,burst"`
+	Base     float64       `help:"burst: rate between bursts." default:"0"`
+	On       time.Duration `help:"burst: length of a burst." default:"2s"`
+	Off      time.Duration `help:"burst: time between bursts." default:"8s"`
+	For      time.Duration `help:"Duration." default:"20s"`
+	Target   time.Duration `help:"What a good request may take, from its intended start." default:"1s"`
+	Stream   bool          `help:"Stream the answers."`
+	Tokens   int           `help:"Most generated tokens." default:"32"`
+	Seed     uint64        `help:"Decides every arrival and text." default:"1"`
+	JSON     string        `help:"Write the report here; - is standard output." placeholder:"FILE"`
+}
+
+// Run implements kong's command.
+func (c *loadRunCmd) Run(ctx context.Context) error {
+	opt, err := c.options()
+	if err != nil {
+		return err
+	}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		opt.OnSample = func(s loadgen.Snapshot) { fmt.Fprintf(os.Stderr, "\r\033[K%s", liveLine(s)) }
+	}
+	report, err := loadgen.Run(ctx, opt)
+	if opt.OnSample != nil {
+		fmt.Fprint(os.Stderr, "\r\033[K")
+	}
+	if err != nil {
+		return err
+	}
+	if c.JSON != "-" {
+		if err := report.WriteTable(os.Stdout); err != nil {
+			return err
+		}
+	}
+	if err := writeJSON(c.JSON, report); err != nil {
+		return err
+	}
+	offered, failed := 0, 0
+	for _, r := range report.Results {
+		offered, failed = offered+r.Offered, failed+r.Failed
+	}
+	if offered > 0 && failed == offered {
+		return fmt.Errorf("all %d requests failed", offered)
+	}
+	return nil
+}
+
+func liveLine(s loadgen.Snapshot) string {
+	line := fmt.Sprintf("%v  %d in flight", s.Elapsed.Round(time.Second), s.InFlight)
+	for _, r := range s.Results {
+		line += fmt.Sprintf("  %s/%s %d ok, %d late, %d shed, %d failed, p99 %.0f ms", r.Name, r.Phase, r.OK, r.Late, r.Shed, r.Failed, r.P99)
+	}
+	return line
+}
+
+func (c *loadRunCmd) options() (loadgen.Options, error) {
+	var opt loadgen.Options
+	if c.Profile != "" {
+		text, err := os.ReadFile(c.Profile)
+		if err != nil {
+			return opt, err
+		}
+		if err := yaml.UnmarshalWithOptions(text, &opt, yaml.Strict()); err != nil {
+			return opt, fmt.Errorf("%s: %s", c.Profile, yaml.FormatError(err, false, false))
+		}
+		return opt, opt.Validate()
+	}
+	opt = loadgen.Options{Name: "aloft load", Seed: c.Seed, Workloads: []loadgen.Workload{{
+		Name: c.Kind, Kind: loadgen.Kind(c.Kind), URL: c.URL, Key: c.Key, Model: c.Model, Stream: c.Stream, MaxTokens: c.Tokens, Goal: loadgen.Goal{Target: c.Target},
+		Phases: []arrivals.Phase{{Name: "run", Duration: c.For, Process: arrivals.Process{
+			Kind: arrivals.Kind(c.Arrivals), Rate: c.Rate, Base: c.Base, On: c.On, Off: c.Off}}},
+	}}}
+	if c.Arrivals != "burst" {
+		p := &opt.Workloads[0].Phases[0].Process
+		p.Base, p.On, p.Off = 0, 0, 0
+	}
+	if c.Kind == "embeddings" {
+		opt.Workloads[0].Stream, opt.Workloads[0].MaxTokens = false, 0
+	}
+	return opt, opt.Validate()
+}
