@@ -1,10 +1,9 @@
 package loadgen
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"aloft/loadgen/arrivals"
 )
@@ -14,8 +13,12 @@ type collector struct {
 	opt     Options
 	plans   []arrivals.Plan
 	start   time.Time
-	started time.Time // wall clock, for people
+	started time.Time     // wall clock, for people
+	cpu     time.Duration // of this process before the run
 	series  [][]*series
+	cuts    []cuts // one for each workload
+	warm    *Tally
+	lines   *lines // nil without Options.Lines
 	open    atomic.Int64
 }
 
@@ -24,40 +27,44 @@ type series struct {
 	tally    Tally
 	failed   map[Outcome]int
 	problems map[Outcome]string // the first of each kind
+	dist     [metrics]dist
+	stream   bool
+	line     timeline
 
-	latency, service, lag, ttft, tpot *hdrhistogram.Histogram
-
-	sent               int
-	lastSent           time.Duration
-	prompt, completion int
-	noUsage            int
+	sent, further int // further: of sent, turns that no plan has
+	lastSent      time.Duration
+	tokens        Tokens
 }
 
 func newCollector(opt Options, plans []arrivals.Plan, start time.Time) *collector {
-	c := &collector{opt: opt, plans: plans, start: start, started: start.Round(0)}
+	c := &collector{opt: opt, plans: plans, start: start, started: start.Round(0), cpu: processCPU()}
+	var end time.Duration
 	for _, p := range plans {
+		end = max(end, p.End())
+	}
+	step := stepFor(end + opt.Drain)
+	for i, p := range plans {
 		row := make([]*series, len(p.Spans))
-		for i := range row {
-			row[i] = &series{
-				failed: map[Outcome]int{}, problems: map[Outcome]string{},
-				latency: histogram(), service: histogram(), lag: histogram(), ttft: histogram(), tpot: histogram(),
-			}
+		for j := range row {
+			row[j] = &series{failed: map[Outcome]int{}, problems: map[Outcome]string{}, stream: opt.Workloads[i].Stream, line: timeline{step: step}}
 		}
 		c.series = append(c.series, row)
+		c.cuts = append(c.cuts, newCuts(&opt.Workloads[i]))
+	}
+	if opt.WarmUp > 0 {
+		c.warm = &Tally{}
+	}
+	if opt.Lines != nil {
+		c.lines = newLines(opt.Lines)
 	}
 	return c
-}
-
-// histogram counts microseconds up to the longest possible request (timeout
-// plus drain) with three significant digits: 0.1 %.
-func histogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, (maxTimeout + maxDrain).Microseconds(), 3)
 }
 
 // collect takes results until the channel is closed, and reports in between.
 func (c *collector) collect(results <-chan sample) {
 	tick := time.NewTicker(c.opt.SampleEvery)
 	defer tick.Stop()
+	defer c.lines.close()
 	for {
 		select {
 		case s, more := <-results:
@@ -65,8 +72,9 @@ func (c *collector) collect(results <-chan sample) {
 				c.show()
 				return
 			}
-			c.series[s.workload][s.phase].add(&s)
+			c.add(&s)
 		case <-tick.C:
+			c.lines.flush()
 			c.show()
 		}
 	}
@@ -78,64 +86,153 @@ func (c *collector) show() {
 	}
 }
 
-// add enters one result.
-//
-// The latency histograms hold every request that was answered, and those that
-// the generator gave up, with their age then: leaving those out would make a
-// server look quicker the more it fails to answer. Refusals and faults are
-// counted and stay out, since a quick error is not a quick answer.
-func (r *series) add(s *sample) {
-	r.tally.Offered++
-	switch s.outcome {
-	case OK:
-		r.tally.OK++
-	case Late:
-		r.tally.Late++
-	case Shed:
-		r.tally.Shed++
-	default:
-		r.tally.Failed++
-		r.failed[s.outcome]++
-	}
-	count := func(n *int, is bool) {
-		if is {
-			*n++
+// add enters one result wherever it counts. Those of the warm-up are tallied
+// apart and nowhere else.
+func (c *collector) add(s *sample) {
+	w := &c.opt.Workloads[s.workload]
+	c.lines.add(s, w, c.plans[s.workload].Spans[s.phase].Name)
+	if s.warm {
+		if c.warm == nil {
+			c.warm = &Tally{}
 		}
+		c.warm.add(s)
+	} else {
+		c.series[s.workload][s.phase].add(s)
+		c.cuts[s.workload].add(s)
 	}
-	count(&r.tally.Unfinished, s.unfinished)
-	count(&r.tally.Waited, s.waited)
-	count(&r.tally.RetryAfter, s.outcome == Shed && s.retryAfter)
-	if s.problem != "" && r.problems[s.outcome] == "" {
-		r.problems[s.outcome] = s.problem
-	}
-	if s.wasSent {
-		r.sent++
-		r.lastSent = max(r.lastSent, s.sent)
-		record(r.lag, s.sent-s.intended)
-	}
-	answered := s.outcome == OK || s.outcome == Late
-	if answered || s.outcome == Timeout {
-		record(r.latency, s.latency())
-		if s.wasSent {
-			record(r.service, s.end-s.sent)
-		}
-	}
-	if !answered || s.unfinished {
+	s.recycle()
+}
+
+// add counts a request by how it ended. A client that left as planned has said
+// nothing about the server: it is neither good nor bad, and not offered.
+func (t *Tally) add(s *sample) {
+	t.Retries += s.retries
+	if s.left() {
+		t.Abandoned++
 		return
 	}
-	r.prompt, r.completion = r.prompt+s.prompt, r.completion+s.completion
-	count(&r.noUsage, s.estimated)
-	if s.first > 0 {
-		record(r.ttft, s.first-s.intended)
+	t.Offered++
+	switch {
+	case s.outcome == OK:
+		t.OK++
+	case s.outcome == Late:
+		t.Late++
+	case s.outcome == Shed:
+		t.Shed++
+		if s.retryAfter {
+			t.RetryAfter++
+		}
+	default:
+		t.Failed++
 	}
-	if t := s.perToken(); t > 0 {
-		record(r.tpot, t)
+	if s.unfinished {
+		t.Unfinished++
+	}
+	if s.waited {
+		t.Waited++
 	}
 }
 
-// record enters a duration; one outside the histogram's range at its end.
-func record(h *hdrhistogram.Histogram, d time.Duration) {
-	_ = h.RecordValue(min(max(d.Microseconds(), 0), h.HighestTrackableValue()))
+// left: the client was planned to leave early, and did.
+func (s *sample) left() bool { return s.abandoned && s.outcome == Cancelled }
+
+// answered: whole, whether in time or not.
+func (s *sample) answered() bool { return (s.outcome == OK || s.outcome == Late) && !s.unfinished }
+
+// gaveUp: the generator waited no longer.
+func (s *sample) gaveUp() bool { return s.outcome == Timeout || s.unfinished }
+
+// add enters one result.
+//
+// The latencies hold every request that was answered, and those that the
+// generator gave up, with their age then: leaving those out would make a server
+// look quicker the more it fails to answer. Refusals and faults are counted and
+// stay out, since a quick error is not a quick answer; how many are out stands
+// beside every quantile.
+func (r *series) add(s *sample) {
+	r.tally.add(s)
+	if s.wasSent {
+		r.sent++
+		if s.further {
+			r.further++
+		}
+		r.lastSent = max(r.lastSent, s.sent)
+		r.dist[sendLag].one(s.sent-s.intended, false)
+	}
+	r.line.add(s)
+	if s.left() {
+		return
+	}
+	if s.outcome.Failed() {
+		r.failed[s.outcome]++
+	}
+	if s.problem != "" && r.problems[s.outcome] == "" {
+		r.problems[s.outcome] = s.problem
+	}
+	if !s.answered() && !s.gaveUp() {
+		return
+	}
+	r.mark(e2e, s, s.end)
+	r.mark(ttfb, s, s.byte)
+	if r.stream {
+		r.mark(roleChunk, s, s.role)
+		r.mark(ttft, s, s.first)
+		r.mark(visible, s, s.visible)
+	}
+	if s.answered() {
+		r.addTokens(s)
+	}
+}
+
+// mark enters when something came, in m from the intended start and in the
+// metric after it from the send. What had not come when the request was given
+// up took at least its age.
+func (r *series) mark(m metric, s *sample, at time.Duration) {
+	gaveUp := s.gaveUp() && (at == 0 || m == e2e)
+	if gaveUp {
+		at = s.end
+	}
+	if at == 0 {
+		return
+	}
+	r.dist[m].one(at-s.intended, gaveUp)
+	if s.wasSent {
+		r.dist[m+1].one(at-s.sent, gaveUp)
+	}
+}
+
+// addTokens enters what a whole answer says of its tokens.
+func (r *series) addTokens(s *sample) {
+	r.tokens.Prompt += s.prompt
+	r.tokens.Completion += s.completion
+	if s.outcome == OK {
+		r.tokens.Good += s.completion
+	}
+	if s.estimated {
+		r.tokens.Estimated++
+	}
+	if t := s.perToken(); t > 0 {
+		r.dist[tpot].one(t, false)
+	}
+	if s.first > 0 {
+		r.dist[lateness].one(s.worst, false)
+	}
+	if len(s.gaps) == 0 {
+		return
+	}
+	// A chunk may hold several tokens and a read several chunks; tokens come to
+	// chunks as they do over the whole answer.
+	perChunk := 1.0
+	if s.chunks > 0 && s.completion > 0 {
+		perChunk = float64(s.completion) / float64(s.chunks)
+	}
+	for _, g := range s.gaps {
+		n := max(1, int64(math.Round(float64(g.chunks)*perChunk)))
+		r.dist[chunkGap].add(g.took, 1)
+		r.dist[itl].add(g.took/time.Duration(n), n)
+	}
+	r.dist[chunkGap].requests++
+	r.dist[itl].requests++
 }
 
 // Snapshot is the state of a run so far. Results counts a request when it is
@@ -148,16 +245,17 @@ type Snapshot struct {
 
 func (c *collector) snapshot() Snapshot {
 	now := time.Since(c.start)
-	return Snapshot{Elapsed: max(now, 0), InFlight: int(c.open.Load()), Results: c.results(now)}
+	return Snapshot{Elapsed: max(now, 0), InFlight: int(c.open.Load()), Results: c.results(now, false)}
 }
 
-// results are the figures of the phases that have begun by now.
-func (c *collector) results(now time.Duration) []Result {
+// results are the figures of the phases that have begun by now, with their
+// whole distributions and time lines or without.
+func (c *collector) results(now time.Duration, whole bool) []Result {
 	var out []Result
 	for i := range c.series {
 		for j, r := range c.series[i] {
 			if span := c.plans[i].Spans[j]; span.From <= now {
-				out = append(out, r.result(&c.opt.Workloads[i], span, now))
+				out = append(out, r.result(&c.opt.Workloads[i], span, now, whole))
 			}
 		}
 	}

@@ -43,7 +43,7 @@ func TestAttainmentByHand(t *testing.T) {
 		}
 		col.series[0][0].add(&c.s)
 	}
-	r := col.results(time.Second)[0]
+	r := col.results(time.Second, true)[0]
 	if want := (Tally{Offered: 10, OK: 2, Late: 3, Shed: 2, Failed: 3, RetryAfter: 1}); r.Tally != want {
 		t.Errorf("tally %+v, want %+v", r.Tally, want)
 	}
@@ -60,13 +60,13 @@ func TestAttainmentByHand(t *testing.T) {
 	near(t, "p99", r.P99, 800)
 	near(t, "p99 from send", r.FromSend.P99, 800)
 	near(t, "send lag max", r.SendLag.Max, 90)
-	near(t, "TTFT p50", r.TTFT.P50, 40) // 20, 20, 40, 41, 95
-	near(t, "TTFT max", r.TTFT.Max, 95)
+	near(t, "TTFT p50", r.TTFT.P50, 40) // 20, 20, 40, 41, 95 and the timeout's 800
+	near(t, "TTFT max", r.TTFT.Max, 800)
 	near(t, "TPOT max", r.TPOT.Max, 10.333)
 	near(t, "planned", r.Planned, 10)
 	near(t, "achieved", r.Achieved, 10)
 	near(t, "good", r.Good, 2)
-	if want := (Tokens{Prompt: 25, Completion: 26}); r.Tokens != want {
+	if want := (Tokens{Prompt: 25, Completion: 26, Good: 12}); r.Tokens != want {
 		t.Errorf("tokens %+v, want %+v", r.Tokens, want)
 	}
 }
@@ -94,24 +94,38 @@ func TestUnfinishedAtTheDrainDeadline(t *testing.T) {
 	}
 }
 
-func TestWarnings(t *testing.T) {
+func TestVerdict(t *testing.T) {
 	good := Result{Quantiles: Quantiles{N: 1}, SendLag: Quantiles{P99: 0.9}, Rates: Rates{Planned: 100, Achieved: 99.5}}
-	if got := good.warnings(false); len(got) != 0 {
-		t.Errorf("warnings %q, want none", got)
+	if got := append(good.faults(false), good.warnings()...); len(got) != 0 {
+		t.Errorf("%q, want nothing", got)
 	}
 	slow := Result{
 		SendLag: Quantiles{P99: 6}, Targets: Targets{E2E: 500}, Tally: Tally{Waited: 3},
 		Rates: Rates{Planned: 100, Achieved: 98},
 	}
-	if got := slow.warnings(false); len(got) != 3 {
-		t.Errorf("warnings %q, want lag, rate and slots", got)
+	if got, more := slow.faults(false), slow.warnings(); len(got) != 2 || len(more) != 1 {
+		t.Errorf("%q and %q, want lag and rate, and slots", got, more)
 	}
-	if got := slow.warnings(true); len(got) != 2 {
-		t.Errorf("warnings of an interrupted run %q, want lag and slots", got)
+	if got := slow.faults(true); len(got) != 1 {
+		t.Errorf("an interrupted run: %q, want the lag alone", got)
 	}
 	slow.Targets.E2E = 1000 // 1 % of which is 10 ms
-	slow.Waited, slow.Achieved = 0, 100
-	if got := slow.warnings(false); len(got) != 0 {
-		t.Errorf("warnings %q, want none: 6 ms of lag are little against 1 s", got)
+	slow.Achieved = 100
+	if got := slow.faults(false); len(got) != 0 {
+		t.Errorf("%q, want nothing: 6 ms of lag are little against 1 s", got)
+	}
+	slow.Targets.TTFT = 500 // the first token's is the stricter
+	if got := slow.faults(false); len(got) != 1 {
+		t.Errorf("%q, want the lag", got)
+	}
+	slow.Achieved = 0
+	if slow.Closed = 8; len(slow.faults(false)) != 0 || len(slow.warnings()) != 2 {
+		t.Errorf("a closed loop: %q and %q, want no fault and a mark", slow.faults(false), slow.warnings())
+	}
+	if err := (&Report{Failed: []string{"a", "b"}}).Verdict(); err == nil || err.Error() != "THE RUN DOES NOT COUNT: a; b" {
+		t.Errorf("verdict %v", err)
+	}
+	if err := (&Report{}).Verdict(); err != nil {
+		t.Errorf("verdict %v, want none", err)
 	}
 }

@@ -2,19 +2,21 @@ package loadgen
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
-	"runtime"
+	"slices"
+	"strings"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/goccy/go-yaml"
 
 	"aloft/loadgen/arrivals"
 )
 
 // Schema names the layout of Report as JSON. Adding a field keeps it.
-const Schema = "aloft.load/1"
+const Schema = "aloft.load/2"
 
 // Report is what a run found.
 type Report struct {
@@ -27,22 +29,45 @@ type Report struct {
 	// Interrupted: the run was ended from outside; the results are those so far.
 	Interrupted bool `json:"interrupted"`
 	Host        Host `json:"host"`
+	Tool        Tool `json:"tool"`
 	// Config is the profile as it ran, in the profile's own words, without keys,
 	// header values and texts.
 	Config json.RawMessage `json:"config"`
-	// Warnings say why the figures may not mean what they seem to: the generator
-	// fell behind its schedule, or could not send all of it.
+	// Failed says why the run does not count: the generator, not the server, was
+	// behind its schedule, off its rate or short of CPU. Empty means that it counts.
+	Failed []string `json:"run_failed"`
+	// Warnings say what else to know of the figures.
 	Warnings []string `json:"warnings"`
 	Results  []Result `json:"results"`
+	Cuts     []Cut    `json:"cuts"`              // by tenant, class and length, over the phases
+	WarmUp   *Tally   `json:"warm_up,omitempty"` // counted nowhere else
+	Step     float64  `json:"timeline_step_s"`
+	// Lines of JSON that were written, one a request, and those that were not
+	// since the writer was too slow.
+	Lines     int64 `json:"lines_written,omitempty"`
+	LinesLost int64 `json:"lines_lost,omitempty"`
 }
 
 // Host is the machine that generated the load.
 type Host struct {
-	OS   string  `json:"os"`
-	Arch string  `json:"arch"`
-	CPUs int     `json:"cpus"`
-	Go   string  `json:"go"`
-	CPU  float64 `json:"process_cpu_s"` // used by this process since it began
+	OS     string `json:"os"`
+	Arch   string `json:"arch"`
+	Kernel string `json:"kernel,omitempty"`
+	Model  string `json:"cpu_model,omitempty"`
+	CPUs   int    `json:"cpus"`
+	Procs  int    `json:"procs"` // that the generator may use: GOMAXPROCS
+	Go     string `json:"go"`
+	// CPU is what this process used during the run, and CPUShare that of what it
+	// may use (0 to 1). Both are 0 where the system does not tell.
+	CPU      float64 `json:"process_cpu_s"`
+	CPUShare float64 `json:"cpu_share"`
+}
+
+// Tool is the build of the generator, as far as it knows.
+type Tool struct {
+	Version  string `json:"version,omitempty"`
+	Commit   string `json:"commit,omitempty"`
+	Modified bool   `json:"modified,omitempty"` // built from a changed tree
 }
 
 // Tally counts requests by how they ended:
@@ -56,38 +81,59 @@ type Tally struct {
 	Unfinished int `json:"unfinished"`       // of late and failed: open at the drain deadline
 	RetryAfter int `json:"shed_retry_after"` // of shed: said when to come back
 	Waited     int `json:"waited_for_slot"`  // delayed by max_in_flight
+	// Retries are attempts after the first, load that is offered in addition;
+	// Abandoned are clients that left as planned before an answer or their target.
+	// Neither is in offered.
+	Retries   int `json:"retries"`
+	Abandoned int `json:"abandoned"`
 }
 
-// Quantiles of a distribution, in milliseconds; all 0 without samples.
-type Quantiles struct {
-	N   int64   `json:"n"`
-	P50 float64 `json:"p50_ms"`
-	P95 float64 `json:"p95_ms"`
-	P99 float64 `json:"p99_ms"`
-	Max float64 `json:"max_ms"`
+func (t *Tally) merge(u *Tally) {
+	t.Offered, t.OK, t.Late, t.Shed, t.Failed = t.Offered+u.Offered, t.OK+u.OK, t.Late+u.Late, t.Shed+u.Shed, t.Failed+u.Failed
+	t.Unfinished, t.RetryAfter, t.Waited = t.Unfinished+u.Unfinished, t.RetryAfter+u.RetryAfter, t.Waited+u.Waited
+	t.Retries, t.Abandoned = t.Retries+u.Retries, t.Abandoned+u.Abandoned
 }
 
 // Targets of a workload, in milliseconds; 0 means none.
 type Targets struct {
-	E2E  float64 `json:"target_ms"`
-	TTFT float64 `json:"ttft_target_ms,omitempty"`
-	TPOT float64 `json:"tpot_target_ms,omitempty"`
+	E2E    float64 `json:"target_ms"`
+	TTFT   float64 `json:"ttft_target_ms,omitempty"`
+	TPOT   float64 `json:"tpot_target_ms,omitempty"`
+	Smooth float64 `json:"smooth_target_ms,omitempty"`
 }
 
-// Rates of a phase, in requests per second.
+// Rates of a phase, a second.
 type Rates struct {
-	Planned  float64 `json:"planned_per_s"`
-	Achieved float64 `json:"achieved_per_s"` // actually sent
-	Good     float64 `json:"good_per_s"`     // ok
+	Planned    float64 `json:"planned_per_s"`
+	Achieved   float64 `json:"achieved_per_s"` // actually sent, retries not counted
+	Good       float64 `json:"good_per_s"`     // ok
+	Extra      float64 `json:"extra_per_s"`    // retries
+	GoodTokens float64 `json:"good_tokens_per_s"`
 }
 
 // Tokens of complete answers.
 type Tokens struct {
 	Prompt     int `json:"prompt"`
 	Completion int `json:"completion"`
+	Good       int `json:"good"` // of completion: in answers that were ok
 	// Estimated counts answers without usage; their completion tokens are the
 	// number of chunks.
 	Estimated int `json:"answers_without_usage"`
+}
+
+// Marks are the further distributions of a phase. Those of a stream are nil for
+// other workloads. See Metrics for what each one is.
+type Marks struct {
+	TTFB            Quantiles  `json:"ttfb"`
+	TTFBFromSend    Quantiles  `json:"ttfb_from_send"`
+	Role            *Quantiles `json:"role,omitempty"`
+	RoleFromSend    *Quantiles `json:"role_from_send,omitempty"`
+	TTFTFromSend    *Quantiles `json:"ttft_from_send,omitempty"`
+	Visible         *Quantiles `json:"visible,omitempty"`
+	VisibleFromSend *Quantiles `json:"visible_from_send,omitempty"`
+	ITL             *Quantiles `json:"itl,omitempty"`
+	Gap             *Quantiles `json:"gap,omitempty"`
+	Lateness        *Quantiles `json:"worst_token_late,omitempty"`
 }
 
 // Result is one phase of one workload.
@@ -96,6 +142,9 @@ type Result struct {
 	Kind  Kind   `json:"kind"`
 	Model string `json:"model"`
 	Phase string `json:"phase"`
+	// Closed: so many clients waited for their answers, so that the latencies
+	// hide what a stalled server costs. For comparison only.
+	Closed int `json:"closed_loop_clients,omitempty"`
 	Tally
 	FailedBy map[Outcome]int `json:"failed_by,omitempty"`
 	// Quantiles of the time from intended start to the end of the answer, over
@@ -105,36 +154,67 @@ type Result struct {
 	SendLag  Quantiles  `json:"send_lag"`  // actual send after intended start
 	TTFT     *Quantiles `json:"ttft,omitempty"`
 	TPOT     *Quantiles `json:"tpot,omitempty"`
+	Marks
 	Targets
 	Attainment float64 `json:"attainment"` // ok / offered; 0 when nothing was offered
 	Rates
 	Tokens Tokens `json:"tokens"`
 	// Problems holds the first message of each kind of failure.
 	Problems map[Outcome]string `json:"problems,omitempty"`
+	Timeline []Point            `json:"timeline,omitempty"` // nil in snapshots
+}
+
+// Figure is the distribution of that name, one of Metrics; nil where the
+// workload has none.
+func (r *Result) Figure(name string) *Quantiles {
+	i := slices.IndexFunc(metricNames[:], func(m struct{ name, what string }) bool { return m.name == name })
+	if i < 0 {
+		return nil
+	}
+	return r.figure(metric(i))
+}
+
+func (r *Result) figure(m metric) *Quantiles {
+	return [metrics]*Quantiles{
+		e2e: &r.Quantiles, e2eSent: &r.FromSend, sendLag: &r.SendLag, ttfb: &r.TTFB, ttfbSent: &r.TTFBFromSend,
+		roleChunk: r.Role, roleSent: r.RoleFromSend, ttft: r.TTFT, ttftSent: r.TTFTFromSend, visible: r.Visible, visibleSent: r.VisibleFromSend,
+		tpot: r.TPOT, itl: r.ITL, chunkGap: r.Gap, lateness: r.Lateness,
+	}[m]
 }
 
 // result is the figures of a phase, now being the time since the run's start.
-func (r *series) result(w *Workload, span arrivals.Span, now time.Duration) Result {
+func (r *series) result(w *Workload, span arrivals.Span, now time.Duration, whole bool) Result {
 	out := Result{
-		Name: w.Name, Kind: w.Kind, Model: w.Model, Phase: span.Name,
-		Tally:     r.tally,
-		FailedBy:  copied(r.failed),
-		Quantiles: quantiles(r.latency), FromSend: quantiles(r.service), SendLag: quantiles(r.lag),
-		Targets:  Targets{ms(w.Target), ms(w.TTFTTarget), ms(w.TPOTTarget)},
-		Tokens:   Tokens{r.prompt, r.completion, r.noUsage},
-		Problems: copied(r.problems),
+		Name: w.Name, Kind: w.Kind, Model: w.Model, Phase: span.Name, Closed: w.Clients,
+		Tally:      r.tally,
+		FailedBy:   copied(r.failed),
+		Targets:    Targets{ms(w.Target), ms(w.TTFTTarget), ms(w.TPOTTarget), ms(w.Smooth)},
+		Attainment: share(r.tally.OK, r.tally.Offered),
+		Tokens:     r.tokens,
+		Problems:   copied(r.problems),
 	}
+	of := func(m metric) Quantiles { return r.dist[m].quantiles(r.tally.Offered, whole) }
+	out.Quantiles, out.FromSend, out.TTFB, out.TTFBFromSend = of(e2e), of(e2eSent), of(ttfb), of(ttfbSent)
+	out.SendLag = r.dist[sendLag].quantiles(r.tally.Offered+r.tally.Abandoned, whole)
 	if w.Stream {
-		ttft, tpot := quantiles(r.ttft), quantiles(r.tpot)
-		out.TTFT, out.TPOT = &ttft, &tpot
+		for m, to := range map[metric]**Quantiles{
+			roleChunk: &out.Role, roleSent: &out.RoleFromSend, ttft: &out.TTFT, ttftSent: &out.TTFTFromSend,
+			visible: &out.Visible, visibleSent: &out.VisibleFromSend, tpot: &out.TPOT, itl: &out.ITL, chunkGap: &out.Gap, lateness: &out.Lateness,
+		} {
+			q := of(m)
+			*to = &q
+		}
 	}
-	if r.tally.Offered > 0 {
-		out.Attainment = float64(r.tally.OK) / float64(r.tally.Offered)
+	if w.Clients == 0 {
+		out.Planned = float64(span.N+r.further) / (span.To - span.From).Seconds()
 	}
-	out.Planned = float64(span.N) / (span.To - span.From).Seconds()
 	// A phase that is sent late is longer than planned, and its rate is lower.
 	if took := (max(min(now, span.To), r.lastSent) - span.From).Seconds(); took > 0 {
 		out.Achieved, out.Good = float64(r.sent)/took, float64(r.tally.OK)/took
+		out.Extra, out.GoodTokens = float64(r.tally.Retries)/took, float64(r.tokens.Good)/took
+	}
+	if whole {
+		out.Timeline = r.line.points()
 	}
 	return out
 }
@@ -148,18 +228,6 @@ func copied[V any](m map[Outcome]V) map[Outcome]V {
 	return out
 }
 
-func quantiles(h *hdrhistogram.Histogram) Quantiles {
-	n := h.TotalCount()
-	if n == 0 {
-		return Quantiles{}
-	}
-	at := h.ValueAtPercentilesSlice([]float64{50, 95, 99})
-	us := func(v int64) float64 { return float64(v) / 1000 }
-	return Quantiles{N: n, P50: us(at[0]), P95: us(at[1]), P99: us(at[2]), Max: us(h.Max())}
-}
-
-func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
 func (c *collector) report(interrupted bool) *Report {
 	now := time.Since(c.start)
 	until := now
@@ -171,39 +239,121 @@ func (c *collector) report(interrupted bool) *Report {
 	out := &Report{
 		Schema: Schema, Name: c.opt.Name, Seed: c.opt.Seed,
 		Started: c.started.UTC(), Elapsed: math.Round(max(now, 0).Seconds()*1000) / 1000, Interrupted: interrupted,
-		Host: Host{
-			OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version(),
-			CPU: processCPU().Seconds(),
-		},
-		Warnings: []string{},
-		Results:  c.results(until),
+		Host: host(c.used(), now), Tool: tool(),
+		Failed: []string{}, Warnings: []string{}, Cuts: []Cut{},
+		Results: c.results(until, true), WarmUp: c.warm, Step: stepFor(0).Seconds(),
 	}
-	for _, p := range c.plans {
+	for i, p := range c.plans {
 		out.Plan = append(out.Plan, p.Hash())
+		out.Step = c.series[i][0].line.step.Seconds()
+		out.Cuts = append(out.Cuts, c.cuts[i].list()...)
 	}
 	for _, r := range out.Results {
-		out.Warnings = append(out.Warnings, r.warnings(interrupted)...)
+		out.Failed = append(out.Failed, r.faults(interrupted)...)
+		out.Warnings = append(out.Warnings, r.warnings()...)
+	}
+	if share := out.Host.CPUShare; share > maxCPUShare {
+		out.Failed = append(out.Failed, fmt.Sprintf("the generator used %.0f %% of the CPU time it may have, more than %.0f %%: it may have been its own bottleneck", 100*share, 100*maxCPUShare))
+	}
+	if c.lines != nil {
+		var err error
+		if out.Lines, out.LinesLost, err = c.lines.result(); err != nil {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("the lines of the requests end early: %v", err))
+		}
+		if out.LinesLost > 0 {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("%d lines of requests were lost: their writer was slower than the run", out.LinesLost))
+		}
 	}
 	return out
 }
 
-// warnings judges the generator, not the server: a send lag of p99 above 1 ms
+// used is what this process has used of its CPUs since the run began; in fake
+// time it means nothing.
+func (c *collector) used() time.Duration {
+	if c.opt.dial != nil {
+		return 0
+	}
+	return processCPU() - c.cpu
+}
+
+// maxCPUShare is how much of its CPU time a generator may use: with more there
+// are moments in which it has none left.
+const maxCPUShare = 0.9
+
+// Verdict is an error that names the reasons when the run does not count.
+func (r *Report) Verdict() error {
+	if len(r.Failed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("THE RUN DOES NOT COUNT: %s", strings.Join(r.Failed, "; "))
+}
+
+// faults judges the generator, not the server: a send lag of p99 above 1 ms
 // and 1 % of the target, or a rate off by more than 1 %, would be measured as if
-// the server had caused it.
-func (r *Result) warnings(interrupted bool) []string {
+// the server had caused it. The target is that of the whole answer, or of the
+// first token where that is less. A closed loop has no schedule to keep.
+func (r *Result) faults(interrupted bool) []string {
+	if r.Closed > 0 {
+		return nil
+	}
 	var out []string
 	who := fmt.Sprintf("%s, phase %s: ", r.Name, r.Phase)
-	if limit := max(1, r.Targets.E2E/100); r.SendLag.P99 > limit {
+	target := r.Targets.E2E
+	if t := r.Targets.TTFT; t > 0 && (target == 0 || t < target) {
+		target = t
+	}
+	if limit := max(1, target/100); r.SendLag.P99 > limit {
 		out = append(out, who+fmt.Sprintf("send lag p99 is %.2f ms, more than %.2f ms: the generator fell behind its schedule", r.SendLag.P99, limit))
 	}
 	if !interrupted && math.Abs(r.Achieved-r.Planned) > r.Planned/100 {
 		out = append(out, who+fmt.Sprintf("sent %.2f requests/s where %.2f were planned", r.Achieved, r.Planned))
 	}
+	return out
+}
+
+func (r *Result) warnings() []string {
+	var out []string
+	who := fmt.Sprintf("%s, phase %s: ", r.Name, r.Phase)
 	if r.Waited > 0 {
 		out = append(out, who+fmt.Sprintf("%d requests waited in the generator for one of max_in_flight slots", r.Waited))
 	}
+	if r.Closed > 0 {
+		out = append(out, who+"a closed loop, for comparison only: a server that stalls slows the load down, and the latencies hide it")
+	}
 	return out
 }
+
+// ReadReport reads a report's JSON. It refuses other layouts than Schema.
+func ReadReport(r io.Reader) (*Report, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxReport+1))
+	if err != nil {
+		return nil, fmt.Errorf("loadgen: read report: %w", err)
+	}
+	if len(text) > maxReport {
+		return nil, fmt.Errorf("loadgen: the report exceeds %d bytes", maxReport)
+	}
+	var of struct {
+		Schema string `json:"schema"`
+	}
+	if err := json.Unmarshal(text, &of); err != nil {
+		return nil, fmt.Errorf("loadgen: the report is no JSON object: %w", err)
+	}
+	switch {
+	case of.Schema == "":
+		return nil, errors.New("loadgen: this is no report of a load: it has no schema")
+	case of.Schema != Schema:
+		return nil, fmt.Errorf("loadgen: the report is %q, this program reads %q: run the load again, or use the program that wrote it", of.Schema, Schema)
+	}
+	out := &Report{}
+	if err := json.Unmarshal(text, out); err != nil {
+		return nil, fmt.Errorf("loadgen: read report: %w", err)
+	}
+	return out, nil
+}
+
+// maxReport bounds a report, in bytes: 128 phases with 15 full histograms and an
+// hour of seconds each are some 100 MB.
+const maxReport = 256 << 20
 
 // config renders the options as JSON with the profile's keys, without what is
 // secret or text.

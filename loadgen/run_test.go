@@ -185,11 +185,11 @@ func TestOutcomes(t *testing.T) {
 		}
 		switch r.Name {
 		case "complete":
-			if want := (Tokens{Prompt: 7 * n, Completion: 4 * n}); r.Tokens != want {
+			if want := (Tokens{Prompt: 7 * n, Completion: 4 * n, Good: 4 * n}); r.Tokens != want {
 				t.Errorf("complete: tokens %+v, want %+v", r.Tokens, want)
 			}
 		case "no usage":
-			if want := (Tokens{Completion: 2 * n, Estimated: n}); r.Tokens != want {
+			if want := (Tokens{Completion: 2 * n, Good: 2 * n, Estimated: n}); r.Tokens != want {
 				t.Errorf("no usage: tokens %+v, want %+v", r.Tokens, want)
 			}
 		case "429", "503":
@@ -264,7 +264,7 @@ func checkReport(t *testing.T, report *Report) {
 	if strings.Contains(string(text), "secret") || strings.Contains(string(text), "three") || strings.Contains(string(text), "offline") {
 		t.Errorf("the report tells a key, a header or a text: %s", text)
 	}
-	for _, want := range []string{`"schema":"aloft.load/1"`, `"kind":"poisson","rate":100`, `"duration":"200ms"`, `"p99_ms":`, `"target_ms":0`,
+	for _, want := range []string{`"schema":"aloft.load/2"`, `"kind":"poisson","rate":100`, `"duration":"200ms"`, `"p99_ms":`, `"target_ms":0`,
 		`"attainment":1`, `"offered":40`, `"key":"hidden"`, `"interrupted":false`, `"send_lag":{"n":40`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in the report: %s", want, text)

@@ -6,48 +6,132 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
+	"unicode/utf8"
 )
 
-// WriteTable writes the report for a terminal, without colours or cursor
-// movements, so that it reads the same in a log file.
+// nameWidth is how much of a name the tables show, in characters: what is left
+// of 80 columns.
+const nameWidth = 16
+
+// WriteTable writes the report for a terminal of 80 columns, without colours or
+// cursor movements, so that it reads the same in a log file.
 func (r *Report) WriteTable(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "workload\tphase\toffered\tok\tlate\tshed\tfailed\tp50 ms\tp95 ms\tp99 ms\ttarget ms\tgood %\tTTFT p50\tTTFT p99\tsent/s\tlag p99\t")
-	for _, x := range r.Results {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%.2f\t%s\t%s\t%.2f\t%s\t\n",
-			x.Name, x.Phase, x.Offered, x.OK, x.Late, x.Shed, x.Failed,
-			cell(x.P50, x.N > 0), cell(x.P95, x.N > 0), cell(x.P99, x.N > 0), cell(x.Targets.E2E, x.Targets.E2E > 0),
-			100*x.Attainment, ttft(x.TTFT, 50), ttft(x.TTFT, 99), x.Achieved, cell(x.SendLag.P99, x.SendLag.N > 0))
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	var notes strings.Builder
-	notes.WriteString("times from intended start; good = ok / offered\n")
-	for _, x := range r.Results {
-		for _, kind := range slices.Sorted(maps.Keys(x.Problems)) {
-			n := x.FailedBy[kind]
-			switch kind {
-			case Shed:
-				n = x.Shed
-			case Late:
-				n = x.Unfinished
-			}
-			fmt.Fprintf(&notes, "%s, phase %s: %d %s, the first: %s\n", x.Name, x.Phase, n, kind, oneLine(x.Problems[kind]))
-		}
-	}
-	for _, warning := range r.Warnings {
-		fmt.Fprintf(&notes, "WARNING: %s\n", warning)
-	}
-	if r.Interrupted {
-		notes.WriteString("INTERRUPTED: these are the results so far\n")
-	}
-	_, err := io.WriteString(w, notes.String())
+	var b strings.Builder
+	r.writeOutcomes(&b)
+	r.writeTimes(&b)
+	r.writeCuts(&b)
+	r.writeNotes(&b)
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// cell is a figure in milliseconds, or a dash where there is none.
+func (r *Report) writeOutcomes(b *strings.Builder) {
+	fmt.Fprintf(b, "%-*s %-10s %8s %7s %6s %6s %6s %7s %6s\n", nameWidth, "workload", "phase", "offered", "ok", "late", "shed", "failed", "good %", "good/s")
+	for i := range r.Results {
+		x := &r.Results[i]
+		fmt.Fprintf(b, "%-*s %-10s %8d %7d %6d %6d %6d %7.2f %6s\n", nameWidth, short(x.Name, nameWidth), short(x.Phase, 10),
+			x.Offered, x.OK, x.Late, x.Shed, x.Failed, 100*x.Attainment, cell(x.Good, x.Offered > 0))
+	}
+	b.WriteString(`
+  offered  requests that the plan had, counted by their intended start
+  ok       whole and within every target; only these are good
+  late     whole but over a target, or open at the drain deadline and over it
+  shed     refused with 429 or 503
+  failed   anything else: the kinds are below
+  good %   ok / offered; good/s is ok a second
+`)
+}
+
+// tabled are the distributions that the table shows where there are any; files
+// have them all.
+var tabled = []metric{e2e, e2eSent, ttfb, ttft, visible, tpot, itl, chunkGap, lateness, sendLag}
+
+func (r *Report) writeTimes(b *strings.Builder) {
+	fmt.Fprintf(b, "\nmilliseconds   %8s %8s %8s %8s %8s %8s %8s\n", "mean", "p50", "p95", "p99", "max", "n", "left out")
+	used := map[metric]bool{}
+	for i := range r.Results {
+		x := &r.Results[i]
+		fmt.Fprintf(b, "%s, %s: planned %.2f/s, sent %.2f/s", short(x.Name, nameWidth), short(x.Phase, nameWidth), x.Planned, x.Achieved)
+		if x.Extra > 0 {
+			fmt.Fprintf(b, ", retries %.2f/s", x.Extra)
+		}
+		if x.Tokens.Completion > 0 {
+			fmt.Fprintf(b, ", %.1f good tokens/s", x.GoodTokens)
+		}
+		b.WriteByte('\n')
+		for _, m := range tabled {
+			q := x.figure(m)
+			if q == nil || q.N == 0 || m == lateness && x.Targets.Smooth == 0 {
+				continue
+			}
+			used[m] = true
+			fmt.Fprintf(b, "  %-12s %8s %8s %8s %8s %8s %8d %8d\n", metricNames[m].name,
+				cell(q.Mean, true), cell(q.P50, true), cell(q.P95, true), cell(q.P99, true), cell(q.Max, true), q.N, q.LeftOut)
+		}
+	}
+	b.WriteByte('\n')
+	for _, m := range tabled {
+		if used[m] {
+			fmt.Fprintf(b, "  %-8s %s\n", metricNames[m].name, metricNames[m].what)
+		}
+	}
+	b.WriteString("  left out requests of those offered without this figure: refused, failed, or no\n           stream of two tokens; one that was given up counts with its age then\n")
+}
+
+func (r *Report) writeCuts(b *strings.Builder) {
+	if len(r.Cuts) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n%-*s %-12s %-*s %8s %7s %8s %8s\n", nameWidth, "workload", "by", nameWidth, "", "offered", "good %", "e2e p99", "TTFT p99")
+	for _, c := range r.Cuts {
+		first := "-"
+		if c.TTFT != nil {
+			first = cell(c.TTFT.P99, c.TTFT.N > 0)
+		}
+		fmt.Fprintf(b, "%-*s %-12s %-*s %8d %7.2f %8s %8s\n", nameWidth, short(c.Workload, nameWidth), c.By, nameWidth, short(c.Name, nameWidth),
+			c.Offered, 100*c.Attainment, cell(c.E2E.P99, c.E2E.N > 0), first)
+	}
+}
+
+func (r *Report) writeNotes(b *strings.Builder) {
+	b.WriteByte('\n')
+	for i := range r.Results {
+		x := &r.Results[i]
+		who := fmt.Sprintf("%s, phase %s: ", oneLine(x.Name), oneLine(x.Phase))
+		if x.Shed > 0 {
+			fmt.Fprintf(b, "%s%d shed, %d of them with Retry-After\n", who, x.Shed, x.RetryAfter)
+		}
+		for _, kind := range slices.Sorted(maps.Keys(x.FailedBy)) {
+			fmt.Fprintf(b, "%s%d %s\n", who, x.FailedBy[kind], kind)
+		}
+		for _, kind := range slices.Sorted(maps.Keys(x.Problems)) {
+			fmt.Fprintf(b, "%sthe first %s: %s\n", who, kind, oneLine(x.Problems[kind]))
+		}
+		if x.Abandoned > 0 {
+			fmt.Fprintf(b, "%s%d clients left as planned; they are not among the offered\n", who, x.Abandoned)
+		}
+		if x.Tokens.Estimated > 0 {
+			fmt.Fprintf(b, "%s%d answers had no usage: their tokens are ESTIMATED from chunks\n", who, x.Tokens.Estimated)
+		}
+	}
+	if r.WarmUp != nil {
+		fmt.Fprintf(b, "warm-up: %d requests, %d ok, in no figure above\n", r.WarmUp.Offered, r.WarmUp.OK)
+	}
+	if r.Host.CPUShare > 0 {
+		fmt.Fprintf(b, "the generator used %.0f %% of its %d CPUs\n", 100*r.Host.CPUShare, r.Host.Procs)
+	}
+	for _, warning := range r.Warnings {
+		fmt.Fprintf(b, "WARNING: %s\n", oneLine(warning))
+	}
+	if r.Interrupted {
+		b.WriteString("INTERRUPTED: these are the results so far\n")
+	}
+	for _, reason := range r.Failed {
+		fmt.Fprintf(b, "THE RUN DOES NOT COUNT: %s\n", oneLine(reason))
+	}
+}
+
+// cell is a figure in at most nine characters, or a dash where there is none.
 func cell(v float64, is bool) string {
 	switch {
 	case !is:
@@ -58,20 +142,19 @@ func cell(v float64, is bool) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-func ttft(q *Quantiles, p int) string {
-	switch {
-	case q == nil || q.N == 0:
-		return "-"
-	case p == 50:
-		return cell(q.P50, true)
+// short is a name in so many columns.
+func short(s string, width int) string {
+	s = oneLine(s)
+	if utf8.RuneCountInString(s) <= width {
+		return s
 	}
-	return cell(q.P99, true)
+	return string([]rune(s)[:width-1]) + "~"
 }
 
 // oneLine keeps a server's message from moving the terminal's cursor.
 func oneLine(s string) string {
 	return strings.Map(func(c rune) rune {
-		if c < ' ' || c == 0x7f {
+		if c < ' ' || c >= 0x7f && c < 0xa0 {
 			return ' '
 		}
 		return c

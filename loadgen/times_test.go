@@ -165,8 +165,8 @@ func TestStallShowsFromIntendedStart(t *testing.T) {
 		near(t, "p95", r.P95, 250)
 		near(t, "p99 from send", r.FromSend.P99, 0)
 		near(t, "send lag p99", r.SendLag.P99, 280)
-		if len(report.Warnings) != 2 {
-			t.Errorf("warnings %q, want the lag and the waits", report.Warnings)
+		if len(report.Failed) != 1 || len(report.Warnings) != 1 {
+			t.Errorf("failed %q, warnings %q, want the lag and the waits", report.Failed, report.Warnings)
 		}
 	})
 }

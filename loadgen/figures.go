@@ -1,0 +1,219 @@
+package loadgen
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// metric numbers the distributions that are kept of a phase.
+type metric int
+
+const (
+	e2e metric = iota
+	e2eSent
+	sendLag
+	ttfb
+	ttfbSent
+	roleChunk
+	roleSent
+	ttft
+	ttftSent
+	visible
+	visibleSent
+	tpot
+	itl
+	chunkGap
+	lateness
+	metrics // how many there are
+)
+
+// metricNames are what asserts, CSV files, comparisons and tables call them, and
+// what each one is.
+var metricNames = [metrics]struct{ name, what string }{
+	e2e:         {"e2e", "intended start to the end of the answer"},
+	e2eSent:     {"e2e_sent", "the same from the actual send"},
+	sendLag:     {"lag", "intended start to the actual send: the generator's own delay"},
+	ttfb:        {"ttfb", "intended start to the first byte of the answer"},
+	ttfbSent:    {"ttfb_sent", "the same from the actual send"},
+	roleChunk:   {"role", "intended start to the first chunk of a stream, be it empty"},
+	roleSent:    {"role_sent", "the same from the actual send"},
+	ttft:        {"ttft", "intended start to the first content, reasoning or tool argument"},
+	ttftSent:    {"ttft_sent", "the same from the actual send"},
+	visible:     {"visible", "intended start to the first content that a reader sees"},
+	visibleSent: {"visible_sent", "the same from the actual send"},
+	tpot:        {"tpot", "(last token - first token) / (tokens - 1), one figure a request"},
+	itl:         {"itl", "gap between reads / tokens it brought, once for each token"},
+	chunkGap:    {"gap", "gap between reads that brought content, one figure a read"},
+	lateness:    {"late", "worst token against an even playback from the first token"},
+}
+
+// Metrics names the distributions of a Result, headline first.
+func Metrics() []string {
+	out := make([]string, metrics)
+	for m := range metricNames {
+		out[m] = metricNames[m].name
+	}
+	return out
+}
+
+// dist is one distribution while the run goes on.
+type dist struct {
+	h        *hdrhistogram.Histogram // microseconds; nil until the first value
+	requests int                     // that have values in it
+	atLeast  int                     // of those: given up, so that the value is their age then
+}
+
+// histogram counts microseconds up to the longest possible request (timeout
+// plus drain) with three significant digits: 0.1 %.
+func histogram() *hdrhistogram.Histogram {
+	return hdrhistogram.New(1, (maxTimeout + maxDrain).Microseconds(), 3)
+}
+
+// packed is a histogram for the many small sets of a run, with so many
+// significant digits.
+func packed(digits int) *hdrhistogram.PackedHistogram {
+	return hdrhistogram.NewPacked(1, (maxTimeout + maxDrain).Microseconds(), digits)
+}
+
+// add enters n equal durations of one request; one outside the range at its end.
+func (d *dist) add(took time.Duration, n int64) {
+	if d.h == nil {
+		d.h = histogram()
+	}
+	_ = d.h.RecordValues(micros(took), n)
+}
+
+// one enters the only duration of a request.
+func (d *dist) one(took time.Duration, gaveUp bool) {
+	d.add(took, 1)
+	d.requests++
+	if gaveUp {
+		d.atLeast++
+	}
+}
+
+func micros(d time.Duration) int64 {
+	return min(max(d.Microseconds(), 0), (maxTimeout + maxDrain).Microseconds())
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// Quantiles of a distribution, in milliseconds; all 0 without values. Beside
+// them stands what they leave out, since a figure over the answered alone makes
+// a server look quicker the more it fails to answer.
+type Quantiles struct {
+	N       int64   `json:"n"`        // values: one a request, or for itl one a token and for gap one a read
+	LeftOut int     `json:"left_out"` // requests of those offered that have no value here
+	AtLeast int     `json:"at_least"` // requests that were given up: their age then stands for a longer time
+	Mean    float64 `json:"mean_ms"`
+	P50     float64 `json:"p50_ms"`
+	P90     float64 `json:"p90_ms"`
+	P95     float64 `json:"p95_ms"`
+	P99     float64 `json:"p99_ms"`
+	P999    float64 `json:"p999_ms"`
+	Max     float64 `json:"max_ms"`
+	// HDR is the whole distribution; nil in snapshots and without values.
+	HDR *Histogram `json:"hdr,omitempty"`
+}
+
+// quantiles of the values so far, of offered requests.
+func (d *dist) quantiles(offered int, whole bool) Quantiles {
+	out := Quantiles{LeftOut: offered - d.requests, AtLeast: d.atLeast}
+	if d.h == nil {
+		return out
+	}
+	out.fill(d.h)
+	if whole {
+		out.HDR = &Histogram{d.h}
+	}
+	return out
+}
+
+// counts is what the two kinds of histogram have in common.
+type counts interface {
+	TotalCount() int64
+	ValueAtPercentilesSlice([]float64) []int64
+	Mean() float64
+	Max() int64
+}
+
+func (q *Quantiles) fill(h counts) {
+	if q.N = h.TotalCount(); q.N == 0 {
+		return
+	}
+	at := h.ValueAtPercentilesSlice([]float64{50, 90, 95, 99, 99.9})
+	us := func(v int64) float64 { return float64(v) / 1000 }
+	q.Mean = math.Round(h.Mean()) / 1000
+	q.P50, q.P90, q.P95, q.P99, q.P999, q.Max = us(at[0]), us(at[1]), us(at[2]), us(at[3]), us(at[4]), us(h.Max())
+}
+
+// At is the quantile of that name (mean, p50, p90, p95, p99, p999, max), in
+// milliseconds.
+func (q *Quantiles) At(name string) (float64, bool) {
+	switch name {
+	case "mean":
+		return q.Mean, true
+	case "p50":
+		return q.P50, true
+	case "p90":
+		return q.P90, true
+	case "p95":
+		return q.P95, true
+	case "p99":
+		return q.P99, true
+	case "p999":
+		return q.P999, true
+	case "max":
+		return q.Max, true
+	}
+	return 0, false
+}
+
+// Histogram is a whole distribution. As text it is HdrHistogram's compressed
+// base64 form of microseconds (V2), which other tools read too.
+type Histogram struct{ h *hdrhistogram.Histogram }
+
+// MarshalText implements encoding.TextMarshaler.
+func (h *Histogram) MarshalText() ([]byte, error) {
+	text, err := h.h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return nil, fmt.Errorf("loadgen: encode histogram: %w", err)
+	}
+	return text, nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (h *Histogram) UnmarshalText(text []byte) (err error) {
+	if h.h, err = hdrhistogram.Decode(text); err != nil {
+		return fmt.Errorf("loadgen: decode histogram: %w", err)
+	}
+	return nil
+}
+
+// N is the number of values.
+func (h *Histogram) N() int64 { return h.h.TotalCount() }
+
+// Quantile is the value at q (0 to 1), in milliseconds.
+func (h *Histogram) Quantile(q float64) float64 {
+	return float64(h.h.ValueAtPercentile(100*q)) / 1000
+}
+
+// Bucket is a stretch [From, To] of a distribution, in milliseconds.
+type Bucket struct {
+	From, To float64
+	Count    int64
+}
+
+// Buckets lists the buckets that have values, in order.
+func (h *Histogram) Buckets() []Bucket {
+	var out []Bucket
+	for _, bar := range h.h.Distribution() {
+		if bar.Count > 0 {
+			out = append(out, Bucket{float64(bar.From) / 1000, float64(bar.To) / 1000, bar.Count})
+		}
+	}
+	return out
+}
