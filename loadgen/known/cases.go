@@ -1,0 +1,193 @@
+package known
+
+import (
+	"strings"
+	"time"
+
+	"aloft/loadgen"
+	"aloft/loadgen/arrivals"
+)
+
+const msec = time.Millisecond
+
+// subject is one server of the self-test and the load that is put on it.
+type subject struct {
+	name   string
+	server server
+	wants  []loadgen.Outcome // of the scripts, in turn
+	n      int
+	rate   float64 // requests per second, at equal gaps
+	// load is what the workload has besides name, URL and phases.
+	load loadgen.Workload
+	// nobody: there is no server.
+	nobody bool
+	// counted: only outcomes and counts are checked, since it runs beside others.
+	counted bool
+}
+
+// paced is what most subjects get: 100 requests over a second, so that p99 is
+// the 99th of them.
+func paced(name string, load loadgen.Workload, want loadgen.Outcome, scripts ...script) *subject {
+	s := &subject{name: name, n: 100, rate: 100, load: load, server: server{scripts: scripts}}
+	for range scripts {
+		s.wants = append(s.wants, want)
+	}
+	return s
+}
+
+// The workloads that the servers are asked with.
+var (
+	unary      = loadgen.Workload{Kind: loadgen.Chat}
+	embedding  = loadgen.Workload{Kind: loadgen.Embeddings}
+	streaming  = loadgen.Workload{Kind: loadgen.Chat, Stream: true}
+	completing = loadgen.Workload{Kind: loadgen.Completions, Stream: true}
+)
+
+// held is a workload with targets.
+func held(w loadgen.Workload, g loadgen.Goal) loadgen.Workload {
+	w.Goal = g
+	return w
+}
+
+// end is how most streams end: at d, in one write.
+func end(d time.Duration, tokens int) part { return at(d, finish, usage(tokens), done) }
+
+// timed are the servers whose every time is checked, one after the other.
+func timed() []*subject {
+	// Not half of them: a median between two groups would be that of neither.
+	quarter := paced("every fourth answer late", held(unary, loadgen.Goal{Target: 70 * msec}), loadgen.OK, chat(20*msec), chat(20*msec), chat(20*msec), chat(120*msec))
+	quarter.wants[3] = loadgen.Late
+	first, rest := cut(word)
+	split1, split2 := cut(done)
+	return append([]*subject{
+		paced("fixed delay of 50 ms", unary, loadgen.OK, chat(50*msec)),
+		paced("fixed delay, embeddings", embedding, loadgen.OK, plain(30*msec, "200 OK", "", vectorReply)),
+		quarter,
+		paced("first token after 300 ms", held(streaming, loadgen.Goal{TTFTTarget: 200 * msec}), loadgen.Late, stream(5,
+			at(0, role), at(300*msec, word), at(310*msec, word), at(320*msec, word), at(330*msec, word), at(340*msec, word), end(340*msec, 5))),
+		paced("slow tokens", held(streaming, loadgen.Goal{TPOTTarget: 30 * msec}), loadgen.Late, stream(3,
+			at(10*msec, word), at(60*msec, word), at(110*msec, word), end(110*msec, 3))),
+		paced("chunks of 4 tokens, usage", streaming, loadgen.OK, stream(12,
+			at(40*msec, word), at(80*msec, word), at(120*msec, word), end(130*msec, 12))),
+		paced("role only, then a wait", streaming, loadgen.OK, stream(2,
+			at(0, role), at(100*msec, word), at(120*msec, word), end(120*msec, 2))),
+		paced("reasoning before content", streaming, loadgen.OK, stream(6,
+			at(10*msec, role), at(50*msec, thought), at(70*msec, thought), at(90*msec, thought), at(150*msec, word), at(170*msec, word), end(170*msec, 6))),
+		paced("tool call with arguments", streaming, loadgen.OK, stream(3,
+			at(10*msec, role), at(60*msec, call), at(100*msec, args), at(140*msec, args), end(160*msec, 3))),
+		paced("comments and CRLF", streaming, loadgen.OK, stream(3,
+			at(10*msec, crlf(comment), comment), at(50*msec, crlf(role)), at(60*msec, crlf(comment)), at(90*msec, crlf(word)), at(120*msec, comment, crlf(word)),
+			at(150*msec, crlf(word), crlf(comment)), at(170*msec, crlf(finish), crlf(usage(3)), crlf(done)))),
+		paced("events split over writes", streaming, loadgen.OK, stream(3,
+			at(0, role, first), at(60*msec, rest), at(80*msec, word, first), at(120*msec, rest, finish, usage(3), split1), at(150*msec, split2))),
+		paced("several events in one write", streaming, loadgen.OK, stream(8,
+			at(50*msec, role, word, word), at(90*msec, word, word, word, word), at(130*msec, word, word, finish, usage(8), done))),
+		paced("two choices", streaming, loadgen.OK, stream(6,
+			at(20*msec, role), at(60*msec, word1), at(80*msec, word), at(100*msec, word, word1), at(120*msec, finish), at(150*msec, word1, finish1, usage(6), done))),
+		paced("no usage", streaming, loadgen.OK, stream(0,
+			at(0, role), at(50*msec, word), at(70*msec, word), at(90*msec, word, word), at(100*msec, finish, done))),
+		paced("completions, streamed", completing, loadgen.OK, stream(3,
+			at(30*msec, text), at(60*msec, text), at(90*msec, text), end(100*msec, 3))),
+	}, hard()...)
+}
+
+// hard are the servers of which more than a script is to be told.
+func hard() []*subject {
+	silent := unary
+	silent.Timeout = 300 * msec
+	midway := streaming
+	midway.Timeout = 300 * msec
+	big := unary
+	big.Texts = []string{strings.Repeat("a word after a word ", 1<<20/20)}
+	reader := paced("slow reader of 1 MiB requests", big, loadgen.OK, chat(20*msec))
+	reader.n, reader.rate, reader.server.slow = 20, 20, 5*msec
+	return []*subject{
+		reader,
+		paced("no answer", silent, loadgen.Timeout, script{end: hang}),
+		paced("falls silent in a stream", midway, loadgen.Timeout, stream(0, at(0, role), at(20*msec, word)).ends(hang)),
+	}
+}
+
+// Stalled servers freeze as a whole for two seconds. With connections to spare
+// what is due meanwhile is sent, and waits in the server; with one it waits in
+// the generator, where a clock that starts at the send does not see it.
+const (
+	stallFor   = 2 * time.Second
+	stallAfter = 500 * msec
+
+	stalled = "stall of 2 s, connections to spare"
+	queued  = "stall of 2 s, one connection"
+)
+
+func stalls() []*subject {
+	load := held(unary, loadgen.Goal{Target: time.Second})
+	spare := &subject{name: stalled, n: 500, rate: 100, load: load, server: server{scripts: []script{chat(0)}, stall: stallFor, stallAfter: stallAfter}}
+	load.MaxInFlight = 1
+	one := &subject{name: queued, n: 500, rate: 100, load: load, server: server{scripts: []script{chat(0)}, stall: stallFor, stallAfter: stallAfter}}
+	return []*subject{spare, one}
+}
+
+// faults are the servers of which only what became of the requests is checked.
+// They run side by side.
+func faults() []*subject {
+	const closing = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 999\r\n\r\n{"
+	open := []part{at(0, role), at(10*msec, word)}
+	with := func(more ...part) []part { return append(append([]part{}, open...), more...) }
+	out := []*subject{
+		paced("complete", streaming, loadgen.OK, stream(2, with(at(20*msec, word), end(30*msec, 2))...)),
+		paced("429 with Retry-After", streaming, loadgen.Shed, plain(0, "429 Too Many Requests", "Retry-After: 1\r\n", `{"error":{"message":"slow down"}}`)),
+		paced("429 without", unary, loadgen.Shed, plain(0, "429 Too Many Requests", "", `{"error":{"message":"slow down"}}`)),
+		paced("503", embedding, loadgen.Shed, plain(0, "503 Service Unavailable", "", `{"error":{"message":"full"}}`)),
+		paced("503 with Retry-After", unary, loadgen.Shed, plain(0, "503 Service Unavailable", "Retry-After: 2\r\n", `{}`)),
+		paced("500", streaming, loadgen.HTTPError, plain(0, "500 Internal Server Error", "", `{"error":{"message":"no"}}`)),
+		paced("401", unary, loadgen.HTTPError, plain(0, "401 Unauthorized", "", `{"error":{"message":"who?"}}`)),
+		paced("error event in a stream", streaming, loadgen.StreamError, stream(0, with(at(20*msec, failure, done))...)),
+		paced("named error event", streaming, loadgen.StreamError, stream(0, with(at(20*msec, named))...)),
+		paced("no [DONE]", streaming, loadgen.Truncated, stream(0, with(at(20*msec, finish))...)),
+		paced("no finish_reason", streaming, loadgen.Truncated, stream(0, with(at(20*msec, done))...)),
+		paced("one of two choices unfinished", streaming, loadgen.Truncated, stream(0, with(at(20*msec, word1, finish, done))...)),
+		paced("stream cut off", streaming, loadgen.Truncated, stream(0, open...).ends(shut)),
+		paced("stream reset", streaming, loadgen.Truncated, stream(0, open...).ends(abort)),
+		paced("answer cut off", unary, loadgen.Truncated, raw(closing, shut)),
+		paced("answer without finish_reason", unary, loadgen.Truncated, plain(0, "200 OK", "", strings.Replace(chatReply, `"stop"`, "null", 1))),
+		paced("reset before an answer", streaming, loadgen.Connect, script{end: abort}),
+		paced("closed before an answer", unary, loadgen.Connect, script{end: shut}),
+		paced("not HTTP", unary, loadgen.Protocol, raw("220 mail ready\r\n\r\n", shut)),
+		paced("wrong content type", streaming, loadgen.Protocol, chat(0)),
+		paced("answer is no JSON", unary, loadgen.Protocol, plain(0, "200 OK", "", "<html>")),
+		paced("event is no JSON", streaming, loadgen.Protocol, stream(0, with(at(20*msec, broken))...)),
+		paced("a vector too few", embedding, loadgen.Protocol, plain(0, "200 OK", "", `{"data":[]}`)),
+		paced("nobody listens", unary, loadgen.Connect, script{}),
+	}
+	out[len(out)-1].nobody = true
+	for _, s := range out {
+		s.n, s.rate, s.counted = 10, 20, true
+	}
+	return out
+}
+
+// workload is the load on a server at an address.
+func (s *subject) workload(addr string) loadgen.Workload {
+	w := s.load
+	w.Name, w.Model, w.URL = s.name, "known", "http://"+addr
+	w.Phases = []arrivals.Phase{{Name: "steady", Duration: s.span(), Process: arrivals.Process{Kind: arrivals.Constant, Rate: s.rate}}}
+	return w
+}
+
+// want is the outcome of request i.
+func (s *subject) want(i int) loadgen.Outcome {
+	if len(s.wants) == 0 {
+		return loadgen.OK
+	}
+	return s.wants[i%len(s.wants)]
+}
+
+// span is how long the load lasts.
+func (s *subject) span() time.Duration {
+	return time.Duration(float64(s.n) / s.rate * float64(time.Second))
+}
+
+// due is when request i is meant to start, from the start of the run.
+func (s *subject) due(i int) time.Duration {
+	return time.Duration(float64(i) * float64(time.Second) / s.rate)
+}

@@ -1,0 +1,230 @@
+package known
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"aloft/loadgen"
+)
+
+// The metrics of the table.
+const (
+	fromIntended = "E2E from intended start"
+	fromSend     = "E2E from send"
+	sendLag      = "send lag"
+	firstToken   = "TTFT"
+	perToken     = "TPOT"
+)
+
+// truth is what really happened, by the server's clock: for each metric one
+// value for each request that has one, in ms.
+type truth map[string][]float64
+
+// truth reads the records of a run that began at started. Requests are paired
+// with their intended starts in the order in which they came: they are sent in
+// that order, further apart than their ways to the server differ.
+func (s *subject) truth(started time.Time) truth {
+	t := truth{}
+	add := func(metric string, d time.Duration) { t[metric] = append(t[metric], float64(d)/float64(msec)) }
+	for i, r := range s.server.seen() {
+		intended := started.Add(s.due(i))
+		add(sendLag, r.arrived.Sub(intended))
+		outcome := s.want(i)
+		switch {
+		case outcome == loadgen.Timeout: // its age when the generator gave it up
+			add(fromIntended, r.left.Sub(intended))
+			add(fromSend, r.left.Sub(r.arrived))
+			continue
+		case outcome != loadgen.OK && outcome != loadgen.Late, len(r.writes) < len(r.script.parts):
+			continue
+		}
+		end := r.writes[len(r.writes)-1]
+		add(fromIntended, end.Sub(intended))
+		add(fromSend, end.Sub(r.arrived))
+		if !s.load.Stream {
+			continue
+		}
+		first, last := r.span(content)
+		add(firstToken, first.Sub(intended))
+		if n := r.completion(); n > 1 {
+			add(perToken, last.Sub(first)/time.Duration(n-1))
+		}
+	}
+	return t
+}
+
+// late counts the answers that took longer than the target, by the server's
+// clock.
+func (t truth) late(target time.Duration) int {
+	n := 0
+	for _, ms := range t[fromIntended] {
+		if ms > float64(target)/float64(msec) {
+			n++
+		}
+	}
+	return n
+}
+
+// span is when the first and the last write was made that completed an event
+// with the mark.
+func (r *record) span(m marks) (first, last time.Time) {
+	for i, p := range r.script.parts {
+		if p.is&m == 0 {
+			continue
+		}
+		if first.IsZero() {
+			first = r.writes[i]
+		}
+		last = r.writes[i]
+	}
+	return first, last
+}
+
+// completion is how many tokens a generator has to count.
+func (r *record) completion() int {
+	if r.script.tokens > 0 {
+		return r.script.tokens
+	}
+	n := 0
+	for _, p := range r.script.parts {
+		n += p.chunks
+	}
+	return n
+}
+
+// The quantiles of every time that are checked.
+var quantiles = []float64{0.5, 0.95, 0.99, 1}
+
+// at are the quantiles by the nearest rank; nil without values.
+func quantilesOf(v []float64) []float64 {
+	if len(v) == 0 {
+		return nil
+	}
+	v = slices.Sorted(slices.Values(v))
+	out := make([]float64, len(quantiles))
+	for i, q := range quantiles {
+		out[i] = v[max(0, int(math.Ceil(q*float64(len(v))-1e-9))-1)]
+	}
+	return out
+}
+
+// measured are the same quantiles as the generator reports them.
+func measured(q *loadgen.Quantiles) []float64 {
+	if q == nil || q.N == 0 {
+		return nil
+	}
+	return []float64{q.P50, q.P95, q.P99, q.Max}
+}
+
+// times are the rows of the metrics in time.
+func (s *subject) times(r *loadgen.Result, started time.Time) []Row {
+	t := s.truth(started)
+	var rows []Row
+	for _, m := range []struct {
+		metric string
+		got    *loadgen.Quantiles
+	}{
+		{fromIntended, &r.Quantiles}, {fromSend, &r.FromSend}, {sendLag, &r.SendLag}, {firstToken, r.TTFT}, {perToken, r.TPOT},
+	} {
+		right, got := quantilesOf(t[m.metric]), measured(m.got)
+		if right == nil && got == nil {
+			continue
+		}
+		row := Row{Server: s.name, Metric: m.metric + ", ms", Right: right, Measured: got}
+		row.OK = near(right, got)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// The tolerances of issue 4.
+const (
+	tolerance = 0.01 // of the right value
+	grain     = 1.0  // ms
+)
+
+// near reports whether every figure is within 1 % or 1 ms.
+func near(right, got []float64) bool {
+	if len(right) != len(got) {
+		return false
+	}
+	for i := range right {
+		if math.Abs(got[i]-right[i]) > max(grain, tolerance*math.Abs(right[i])) {
+			return false
+		}
+	}
+	return true
+}
+
+// counts are the rows of what was counted; all have to be exact but the rate.
+func (s *subject) counts(r *loadgen.Result, started time.Time) []Row {
+	var rows []Row
+	exact := func(metric string, right, got float64) {
+		rows = append(rows, Row{Server: s.name, Metric: metric, Right: []float64{right}, Measured: []float64{got}, OK: right == got})
+	}
+	want := map[loadgen.Outcome]int{}
+	for i := range s.n {
+		want[s.want(i)]++
+	}
+	if s.server.stall > 0 { // who is late, how long the machine took to catch up decides too
+		late := s.truth(started).late(s.load.Target)
+		want[loadgen.Late], want[loadgen.OK] = late, s.n-late
+	}
+	exact("offered", float64(s.n), float64(r.Offered))
+	if !s.nobody {
+		exact("requests that the server saw", float64(s.n), float64(len(s.server.seen())))
+	}
+	got := map[loadgen.Outcome]int{loadgen.OK: r.OK, loadgen.Late: r.Late, loadgen.Shed: r.Shed}
+	for o, n := range r.FailedBy {
+		got[o] = n
+	}
+	others := r.Offered
+	for _, o := range slices.Sorted(maps.Keys(want)) {
+		exact("outcome "+string(o), float64(want[o]), float64(got[o]))
+		others -= got[o]
+	}
+	exact("any other outcome", 0, float64(others))
+	if again := s.sheds(); again+r.RetryAfter > 0 {
+		exact("sheds with Retry-After", float64(again), float64(r.RetryAfter))
+	}
+	exact("attainment", float64(want[loadgen.OK])/float64(s.n), r.Attainment)
+	if answered := want[loadgen.OK] + want[loadgen.Late]; answered > 0 {
+		t := s.tokens()
+		exact("prompt tokens", float64(t.Prompt), float64(r.Tokens.Prompt))
+		exact("completion tokens", float64(t.Completion), float64(r.Tokens.Completion))
+		exact("answers without usage", float64(t.Estimated), float64(r.Tokens.Estimated))
+	}
+	rate := Row{Server: s.name, Metric: "sent/s", Right: []float64{s.rate}, Measured: []float64{r.Achieved}}
+	rate.OK = math.Abs(r.Achieved-s.rate) <= tolerance*s.rate
+	return append(rows, rate)
+}
+
+// sheds is how many refusals said when to come back.
+func (s *subject) sheds() int {
+	n := 0
+	for _, r := range s.server.seen() {
+		for _, p := range r.script.parts {
+			if p.raw && strings.Contains(p.text, "\r\nRetry-After: ") {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// tokens are those of the answers that were given.
+func (s *subject) tokens() loadgen.Tokens {
+	var t loadgen.Tokens
+	for _, r := range s.server.seen() {
+		t.Completion += r.completion()
+		if s.load.Stream && r.script.tokens == 0 {
+			t.Estimated++
+			continue
+		}
+		t.Prompt += promptTokens
+	}
+	return t
+}
