@@ -14,7 +14,7 @@ import (
 
 // read takes the whole answer. On success it has set the times and tokens of s;
 // else it says which failure it was.
-func (c *client) read(res *http.Response, s *sample) (Outcome, error) {
+func (c *client) read(res *http.Response, s *sample, want expect) (Outcome, error) {
 	if res.StatusCode != http.StatusOK {
 		s.retryAfter = res.Header.Get("Retry-After") != ""
 		text, _ := io.ReadAll(io.LimitReader(res.Body, maxProblem))
@@ -33,55 +33,9 @@ func (c *client) read(res *http.Response, s *sample) (Outcome, error) {
 		return Truncated, fmt.Errorf("read answer: %w", err)
 	case len(body) > maxBody:
 		return Protocol, fmt.Errorf("answer exceeds %d bytes", maxBody)
-	case !gjson.ValidBytes(body):
-		return Protocol, errors.New("answer is not JSON")
 	}
-	if c.w.Kind == Embeddings {
-		return readEmbeddings(body, c.w.Inputs, s)
-	}
-	return readGeneration(body, s)
-}
-
-// readEmbeddings checks that every input got its vector.
-func readEmbeddings(body []byte, inputs int, s *sample) (Outcome, error) {
-	seen, n := make([]bool, inputs), 0
-	var err error
-	gjson.GetBytes(body, "data").ForEach(func(_, row gjson.Result) bool {
-		i := row.Get("index").Int()
-		switch vector := row.Get("embedding"); {
-		case i < 0 || i >= int64(inputs) || seen[i]:
-			err = fmt.Errorf("embedding index %d is wrong for %d inputs", i, inputs)
-		case !vector.Exists() || len(vector.Raw) <= len(`[]`):
-			err = fmt.Errorf("embedding %d is empty", i)
-		default:
-			seen[i], n = true, n+1
-		}
-		return err == nil
-	})
-	if err == nil && n != inputs {
-		err = fmt.Errorf("%d embeddings for %d inputs", n, inputs)
-	}
-	if err != nil {
-		return Protocol, err
-	}
-	s.prompt = int(gjson.GetBytes(body, "usage.prompt_tokens").Int())
-	return OK, nil
-}
-
-// readGeneration checks a plain answer of chat or completions.
-func readGeneration(body []byte, s *sample) (Outcome, error) {
-	choice := gjson.GetBytes(body, "choices.0")
-	if !choice.Get("message").Exists() && !choice.Get("text").Exists() {
-		return Protocol, errors.New("answer has neither message nor text")
-	}
-	if choice.Get("finish_reason").String() == "" {
-		return Truncated, errors.New("answer has no finish_reason")
-	}
-	usage := gjson.GetBytes(body, "usage")
-	s.prompt = int(usage.Get("prompt_tokens").Int())
-	s.completion = int(usage.Get("completion_tokens").Int())
-	s.estimated = !usage.Get("completion_tokens").Exists()
-	return OK, nil
+	var judge whole
+	return judge.judge(c.w.Kind, want, body, s)
 }
 
 // readers are the buffers of streams in flight.

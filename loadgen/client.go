@@ -3,15 +3,11 @@ package loadgen
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"strconv"
 	"sync/atomic"
 	"time"
 )
@@ -42,6 +38,7 @@ type shot struct {
 	phase    int
 	intended time.Duration
 	body     []byte
+	want     expect // of a whole answer
 	waited   bool
 }
 
@@ -53,23 +50,17 @@ type client struct {
 	start  time.Time // of the run
 	http   *http.Client
 	header http.Header
-	texts  [][]byte // JSON strings
+	stock  *stock
 }
 
 // dialer opens a connection; nil means TCP.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-func newClient(w *Workload, index int, start time.Time, dial dialer) (*client, error) {
+func newClient(w *Workload, index int, start time.Time, dial dialer) *client {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: w.Timeout}).DialContext
 	}
-	c := &client{w: w, index: index, start: start, texts: make([][]byte, len(w.Texts))}
-	for i, text := range w.Texts {
-		var err error
-		if c.texts[i], err = json.Marshal(text); err != nil {
-			return nil, fmt.Errorf("loadgen: workload %q: encode text %d: %w", w.Name, i, err)
-		}
-	}
+	c := &client{w: w, index: index, start: start}
 	c.header = http.Header{"Content-Type": {"application/json"}, "User-Agent": {"aloft-load/1"}}
 	if w.Key != "" {
 		c.header.Set("Authorization", "Bearer "+w.Key)
@@ -88,46 +79,11 @@ func newClient(w *Workload, index int, start time.Time, dial dialer) (*client, e
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	return c, nil
+	return c
 }
 
 // now is the time since the start of the run.
 func (c *client) now() time.Duration { return time.Since(c.start) }
-
-// body draws the next request.
-func (c *client) body(r *rand.Rand) []byte {
-	b := append(make([]byte, 0, 512), `{"model":`...)
-	b = append(b, jsonString(c.w.Model)...)
-	text := func() []byte { return c.texts[r.IntN(len(c.texts))] }
-	switch c.w.Kind {
-	case Embeddings:
-		b = append(b, `,"input":[`...)
-		for i := range c.w.Inputs {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = append(b, text()...)
-		}
-		return append(b, "]}"...)
-	case Chat:
-		b = append(b, `,"messages":[{"role":"user","content":`...)
-		b = append(append(b, text()...), "}]"...)
-	case Completions:
-		b = append(append(b, `,"prompt":`...), text()...)
-	}
-	if c.w.MaxTokens > 0 {
-		b = strconv.AppendInt(append(b, `,"max_tokens":`...), int64(c.w.MaxTokens), 10)
-	}
-	if c.w.Stream {
-		b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
-	}
-	return append(b, '}')
-}
-
-func jsonString(s string) []byte {
-	b, _ := json.Marshal(s) // a string always encodes
-	return b
-}
 
 // send makes the request and says how it ended. It returns within the
 // request's timeout, or soon after ctx ends.
@@ -156,7 +112,7 @@ func (c *client) send(ctx context.Context, sh shot) sample {
 		give.Stop()
 		res.Body.Close()
 	}()
-	if outcome, err := c.read(res, &s); err != nil {
+	if outcome, err := c.read(res, &s, sh.want); err != nil {
 		c.fail(ctx, &s, outcome, err)
 	} else {
 		s.outcome = c.w.judge(&s)

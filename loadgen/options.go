@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -45,6 +44,9 @@ type Options struct {
 	// A writer that is too slow loses lines, which the report counts, and never
 	// holds up the run.
 	Lines io.Writer `yaml:"-"`
+	// Open opens the files that the profile names; whoever read the profile
+	// knows what their names are relative to.
+	Open func(name string) (io.ReadCloser, error) `yaml:"-"`
 
 	// dial replaces TCP in tests that run in a bubble of fake time, in which the
 	// kernel's timer is of no use either.
@@ -99,8 +101,6 @@ const (
 	maxTimeout   = time.Hour // also the histograms' upper end
 	maxWorkloads = 64
 	maxInFlight  = 16384
-	maxInputs    = 8192
-	maxTexts     = 1_000_000
 	maxSeries    = 128 // workloads × phases; each has histograms of up to 1 MB
 )
 
@@ -115,11 +115,8 @@ func (o Options) withDefaults() Options {
 		w.Timeout = cmp.Or(w.Timeout, defaultTimeout)
 		w.MaxInFlight = cmp.Or(w.MaxInFlight, defaultMaxInFlight)
 		w.URL = strings.TrimSuffix(strings.TrimRight(w.URL, "/"), "/v1")
-		if w.Kind == Embeddings {
+		if w.hasInputs() {
 			w.Inputs = cmp.Or(w.Inputs, 1)
-		}
-		if len(w.Texts) == 0 {
-			w.Texts = builtinTexts
 		}
 	}
 	return o
@@ -163,8 +160,7 @@ func (o Options) Validate() error {
 // unbuilt refuses what the options can say and the generator cannot do yet.
 func (w Workload) unbuilt() error {
 	for key, set := range map[string]bool{
-		"corpus": w.Corpus != "", "input_tokens": w.InputTokens != nil, "output_tokens": w.OutputTokens != nil, "prefix": w.Prefix != nil,
-		"requests": w.Requests != "", "smooth_target": w.Smooth != 0, "tenants": w.Tenants != nil, "sessions": w.Sessions != nil,
+		"input_tokens": w.InputTokens != nil, "output_tokens": w.OutputTokens != nil, "smooth_target": w.Smooth != 0, "tenants": w.Tenants != nil, "sessions": w.Sessions != nil,
 		"abandon": w.Abandon != nil, "retry": w.Retry != nil, "clients": w.Clients != 0,
 	} {
 		if set {
@@ -179,6 +175,9 @@ func (w Workload) validate() error {
 		return err
 	}
 	if err := w.validateRequest(); err != nil {
+		return err
+	}
+	if err := w.validateContent(); err != nil {
 		return err
 	}
 	for _, v := range []struct {
@@ -210,43 +209,6 @@ func (w Workload) validate() error {
 			return fmt.Errorf("two phases are called %q", p.Name)
 		}
 		seen[p.Name] = true
-	}
-	return nil
-}
-
-// validateRequest checks what the requests are made of.
-func (w Workload) validateRequest() error {
-	switch w.Kind {
-	case Embeddings:
-		if w.Stream || w.MaxTokens != 0 {
-			return errors.New("stream and max_tokens do not belong to embeddings")
-		}
-		if w.Inputs < 0 || w.Inputs > maxInputs {
-			return fmt.Errorf("inputs is %d, want 0 to %d", w.Inputs, maxInputs)
-		}
-	case Chat, Completions:
-		if w.Inputs != 0 {
-			return fmt.Errorf("inputs belongs to embeddings, not to %s", w.Kind)
-		}
-		if w.MaxTokens < 0 {
-			return fmt.Errorf("max_tokens is %d, want 0 or more", w.MaxTokens)
-		}
-	default:
-		return fmt.Errorf("unknown kind %q, want %q, %q or %q", w.Kind, Embeddings, Chat, Completions)
-	}
-	u, err := url.Parse(w.URL)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return fmt.Errorf("url is %q, want http://HOST:PORT or https://HOST", w.URL)
-	}
-	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		// The report shows the URL, so that it must not hold a secret.
-		return errors.New("url has a user, a query or a fragment; a bearer token belongs into key")
-	}
-	if w.Model == "" {
-		return errors.New("model is missing")
-	}
-	if len(w.Texts) > maxTexts || slices.Contains(w.Texts, "") {
-		return fmt.Errorf("texts has %d entries, want at most %d and none empty", len(w.Texts), maxTexts)
 	}
 	return nil
 }

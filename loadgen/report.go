@@ -370,6 +370,12 @@ func (o Options) config() (json.RawMessage, error) {
 			hidden[k] = "hidden"
 		}
 		w.Headers = hidden
+		w.Tenants = slices.Clone(w.Tenants)
+		for t := range w.Tenants {
+			if w.Tenants[t].Key != "" {
+				w.Tenants[t].Key = "hidden"
+			}
+		}
 	}
 	text, err := yaml.Marshal(o)
 	if err == nil {

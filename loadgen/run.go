@@ -2,7 +2,6 @@ package loadgen
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +29,10 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	stocks, err := opt.stocks()
+	if err != nil {
+		return nil, err
+	}
 	config, err := opt.config()
 	if err != nil {
 		return nil, err
@@ -47,14 +50,9 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	workers := make([]*worker, len(plans))
 	for i := range plans {
 		w := &opt.Workloads[i]
-		c, err := newClient(w, i, start, opt.dial)
-		if err != nil {
-			return nil, err
-		}
 		workers[i] = &worker{
-			client: c, plan: plans[i], out: results, open: &col.open, fine: opt.dial == nil,
+			client: newClient(w, i, start, opt.dial), make: stocks[i].maker(), plan: plans[i], out: results, open: &col.open, fine: opt.dial == nil,
 			slots: make(chan struct{}, w.MaxInFlight),
-			texts: arrivals.Rand(opt.Seed, textStream(i)),
 		}
 	}
 	var sending sync.WaitGroup
@@ -78,7 +76,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 type worker struct {
 	*client
 	plan  arrivals.Plan
-	texts *rand.Rand
+	make  *maker
 	slots chan struct{}
 	out   chan<- sample
 	open  *atomic.Int64 // requests in flight, over all workers
@@ -94,9 +92,10 @@ func (w *worker) pace(ctx context.Context) {
 	defer wake.close()
 	var blocked time.Duration // until when the last request that waited for a slot held up the others
 	for phase, span := range w.plan.Spans {
-		for _, due := range w.plan.Offsets[span.First : span.First+span.N] {
+		for i, due := range w.plan.Offsets[span.First : span.First+span.N] {
 			// Built before it is due: the time it takes must not delay the send.
-			sh := shot{phase: phase, intended: due, body: w.body(w.texts)}
+			sh := shot{phase: phase, intended: due}
+			sh.body, sh.want = w.make.append(nil, &order{index: span.First + i})
 			err := wake.sleep(w.start.Add(due))
 			if err == nil {
 				err = w.slot(ctx, &sh)

@@ -27,7 +27,7 @@ const (
 	usage   = `data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":4}}` + "\n\n"
 	done    = "data: [DONE]\n\n"
 	plain   = `{"choices":[{"index":0,"message":{"content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":4}}`
-	vectors = `{"data":[{"index":1,"embedding":[0.5,1]},{"index":0,"embedding":"AAAA"}],"usage":{"prompt_tokens":12}}`
+	vectors = `{"data":[{"index":1,"embedding":[0.5,1]},{"index":0,"embedding":"AAAAAA=="}],"usage":{"prompt_tokens":12}}`
 )
 
 func steady(rate float64, d time.Duration) []arrivals.Phase {

@@ -44,6 +44,13 @@ type Content struct {
 	// Inputs is the number of texts in one embeddings call (or documents of a
 	// rerank, rows of a batch); 0 means 1.
 	Inputs int `yaml:"inputs,omitempty"`
+	// Encoding asks for embeddings as float or base64; "" leaves it to the server.
+	Encoding string `yaml:"encoding,omitempty"`
+	// Rows is the kind of a batch's rows; "" means embeddings.
+	Rows Kind `yaml:"rows,omitempty"`
+	// Template and Params are those of a job.
+	Template string            `yaml:"template,omitempty"`
+	Params   map[string]string `yaml:"params,omitempty"`
 	// InputTokens is how long each text is made, in tokens; nil: as it is.
 	// OutputTokens is max_tokens of each request; nil: MaxTokens. A replayed
 	// trace's own sizes stand before both.

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -88,6 +90,12 @@ func (c *loadRunCmd) options() (loadgen.Options, error) {
 		}
 		if err := yaml.UnmarshalWithOptions(text, &opt, yaml.Strict()); err != nil {
 			return opt, fmt.Errorf("%s: %s", c.Profile, yaml.FormatError(err, false, false))
+		}
+		opt.Open = func(name string) (io.ReadCloser, error) { // as seen from the profile
+			if !filepath.IsAbs(name) {
+				name = filepath.Join(filepath.Dir(c.Profile), name)
+			}
+			return os.Open(name)
 		}
 		return opt, opt.Validate()
 	}

@@ -1,0 +1,324 @@
+package loadgen
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+
+	"aloft/loadgen/arrivals"
+)
+
+// order says which request is to be made. A request is decided by its place
+// alone, and not by what was made before it: the same seed sends the same
+// bytes, however many workers share a plan and in whatever order they send.
+type order struct {
+	index int // in the plan
+	turn  int // of a session, from 0
+	step  int // of a batch: 0 uploads, 1 creates
+	shape arrivals.Shape
+	said  []byte // of a session: the messages so far, each with a comma after it
+	file  []byte // of a batch's second step: the id of what was uploaded, as JSON
+}
+
+// stock is what all requests of a workload are made of. Nobody changes it.
+type stock struct {
+	w        *Workload
+	lines    *library
+	prefixes *library
+	given    *given
+	perToken float64 // bytes
+	seed     uint64  // of this workload
+	head     []byte  // {"model":"…"
+	tail     []byte  // of each generated answer's request, and of embeddings
+	job      []byte  // a whole body
+	rows     Kind    // what a batch is made of, else the workload's kind
+}
+
+// sources are the files that a workload named, read.
+type sources struct {
+	corpus *library
+	given  *given
+}
+
+func newStock(w *Workload, seed uint64, src sources) *stock {
+	s := &stock{w: w, lines: src.corpus, given: src.given, perToken: w.BytesPerToken, seed: seed, rows: w.Kind}
+	if s.perToken == 0 {
+		s.perToken = defaultBytesPerToken
+	}
+	if w.Kind == Batch {
+		s.rows = w.rowKind()
+	}
+	if s.lines == nil {
+		s.lines = &library{}
+		for _, text := range w.Texts {
+			s.lines.add(text)
+		}
+		if len(w.Texts) == 0 {
+			s.lines = builtin()
+		}
+	}
+	s.head = appendString([]byte(`{"model":`), w.Model)
+	if w.Encoding != "" && s.rows == Embeddings {
+		s.tail = appendString([]byte(`,"encoding_format":`), w.Encoding)
+	}
+	if w.Stream {
+		s.tail = append(s.tail, `,"stream":true`...)
+		if w.Kind != Responses { // where usage comes with the last event, asked or not
+			s.tail = append(s.tail, `,"stream_options":{"include_usage":true}`...)
+		}
+	}
+	s.tail = append(s.tail, '}')
+	if w.Kind == Job && src.given == nil {
+		s.job = appendJob(nil, w.Template, w.Params)
+	}
+	if p := w.Prefix; p != nil {
+		s.prefixes = &library{}
+		m := s.maker()
+		for i := range p.Pool {
+			m.draw(i, drawPrefixes)
+			s.prefixes.text = s.lines.appendText(s.prefixes.text, m.r, s.bytes(p.Tokens))
+			s.prefixes.end()
+		}
+	}
+	return s
+}
+
+func builtin() *library {
+	l := &library{}
+	for _, text := range builtinTexts {
+		l.add(text)
+	}
+	return l
+}
+
+func appendJob(b []byte, template string, params map[string]string) []byte {
+	b = appendString(append(b, `{"template":`...), template)
+	b = append(b, `,"params":{`...)
+	for i, name := range slices.Sorted(maps.Keys(params)) {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendString(append(appendString(b, name), ':'), params[name])
+	}
+	return append(b, "}}"...)
+}
+
+// bytes is how long a text of so many tokens is made: an estimate, since only
+// the server counts.
+func (s *stock) bytes(tokens int) int {
+	if tokens == 0 {
+		return 0
+	}
+	return max(1, int(float64(tokens)*s.perToken))
+}
+
+// What is drawn for a request, each from a stream of its own, so that a change
+// to one leaves the others as they were. Turns of a session follow after drawTexts.
+const (
+	drawPrefixes = iota // the pool itself; the place is that in the pool
+	drawPrefix          // which one of the pool a request begins with
+	drawClient          // abandonment, back-off, think time
+	drawTexts
+)
+
+// maker makes requests for one goroutine.
+type maker struct {
+	*stock
+	pcg rand.PCG
+	r   *rand.Rand
+}
+
+func (s *stock) maker() *maker {
+	m := &maker{stock: s}
+	m.r = rand.New(&m.pcg)
+	return m
+}
+
+// draw sets the random stream to where the place-th request draws what.
+func (m *maker) draw(place, what int) {
+	seedPlace(&m.pcg, m.seed, place, what)
+}
+
+// seedPlace mixes, since PCG takes a seed as its state and neighbouring states
+// begin alike.
+func seedPlace(pcg *rand.PCG, seed uint64, place, what int) {
+	pcg.Seed(mix(seed+uint64(what)), mix(uint64(place)))
+}
+
+// mix is the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// append appends the body of a request to dst, and says what its answer must
+// hold. It allocates nothing but growth of dst.
+func (m *maker) append(dst []byte, o *order) ([]byte, expect) {
+	switch {
+	case m.w.Kind == Batch && o.step == 0:
+		return m.appendUpload(dst, o), expect{1, 1}
+	case m.w.Kind == Batch:
+		return m.appendCreate(dst, o), expect{1, 1}
+	case m.job != nil:
+		return append(dst, m.job...), expect{1, 1}
+	case m.given != nil:
+		return m.appendGiven(dst, o.index)
+	}
+	return m.appendOwn(dst, o)
+}
+
+// appendGiven appends one of the user's own bodies, in turn.
+func (m *maker) appendGiven(dst []byte, n int) ([]byte, expect) {
+	i := n % m.given.lines()
+	members := m.given.line(i)
+	if m.rows == Job { // has no model
+		dst = append(dst, '{')
+		return append(append(dst, members[1:]...), '}'), m.given.wants[i]
+	}
+	dst = append(dst, m.head...)
+	return append(append(dst, members...), m.tail...), m.given.wants[i]
+}
+
+// appendOwn appends a body made of texts.
+func (m *maker) appendOwn(dst []byte, o *order) ([]byte, expect) {
+	prefix := m.prefix(o.index)
+	m.draw(o.index, drawTexts+o.turn)
+	dst = append(dst, m.head...)
+	size := m.bytes(int(o.shape.Input))
+	want := expect{1, 1}
+	switch m.rows {
+	case Embeddings:
+		dst = append(dst, `,"input":`...)
+		dst = m.appendTexts(dst, size)
+		want = expect{m.inputs(), m.inputs()}
+	case Rerank:
+		dst = append(dst, `,"query":"`...)
+		dst = append(m.lines.appendText(dst, m.r, 0), `","documents":`...)
+		dst = m.appendTexts(dst, size)
+		want = expect{m.inputs(), m.inputs()}
+	case Completions:
+		dst = append(dst, `,"prompt":"`...)
+		if prefix != nil {
+			dst = append(append(dst, prefix...), ' ')
+		}
+		dst = append(m.lines.appendText(dst, m.r, size), '"')
+	case Responses:
+		dst = m.appendMessages(append(dst, `,"input":[`...), prefix, o.said, size)
+	default:
+		dst = m.appendMessages(append(dst, `,"messages":[`...), prefix, o.said, size)
+	}
+	if most := m.mostTokens(o); most > 0 {
+		key := `,"max_tokens":`
+		if m.rows == Responses {
+			key = `,"max_output_tokens":`
+		}
+		dst = strconv.AppendInt(append(dst, key...), int64(most), 10)
+	}
+	return append(dst, m.tail...), want
+}
+
+func (m *maker) mostTokens(o *order) int {
+	if o.shape.Output > 0 {
+		return int(o.shape.Output)
+	}
+	return m.w.MaxTokens
+}
+
+// inputs is how many texts one request has; a row of a batch has one.
+func (m *maker) inputs() int {
+	if m.w.Kind == Batch {
+		return 1
+	}
+	return max(1, m.w.Inputs)
+}
+
+// appendTexts appends an array of inputs.
+func (m *maker) appendTexts(dst []byte, size int) []byte {
+	dst = append(dst, '[')
+	for i := range m.inputs() {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(m.lines.appendText(append(dst, '"'), m.r, size), '"')
+	}
+	return append(dst, ']')
+}
+
+// prefix is the shared beginning of a request, nil when it has none.
+func (m *maker) prefix(index int) []byte {
+	if m.prefixes == nil {
+		return nil
+	}
+	m.draw(index, drawPrefix)
+	if m.r.Float64() >= m.w.Prefix.Share {
+		return nil
+	}
+	return m.prefixes.line(m.r.IntN(m.prefixes.lines()))
+}
+
+// appendMessages appends what was said so far and what is said now. A shared
+// beginning is the system's message, as it is where prompts share one.
+func (m *maker) appendMessages(dst, prefix, said []byte, size int) []byte {
+	if prefix != nil {
+		dst = append(append(append(dst, `{"role":"system","content":"`...), prefix...), `"},`...)
+	}
+	return append(m.appendUser(append(dst, said...), size), ']')
+}
+
+// appendUser appends the user's message.
+func (m *maker) appendUser(dst []byte, size int) []byte {
+	dst = append(dst, `{"role":"user","content":"`...)
+	return append(m.lines.appendText(dst, m.r, size), `"}`...)
+}
+
+// appendTurn appends the user's message of a turn as it was sent, for the
+// history of the next.
+func (m *maker) appendTurn(dst []byte, o *order) []byte {
+	m.draw(o.index, drawTexts+o.turn)
+	return m.appendUser(dst, m.bytes(int(o.shape.Input)))
+}
+
+// boundary parts a multipart body. It cannot occur in one: rows are JSON, in
+// which a line never begins with a dash.
+const boundary = "aloft-load-8e1f6c3a"
+
+// uploadType is the content type of a batch's first step.
+const uploadType = "multipart/form-data; boundary=" + boundary
+
+// appendUpload appends a form with a file of rows.
+func (m *maker) appendUpload(dst []byte, o *order) []byte {
+	dst = append(dst, "--"+boundary+"\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"+
+		"--"+boundary+"\r\nContent-Disposition: form-data; name=\"file\"; filename=\"load.jsonl\"\r\n"+
+		"Content-Type: application/jsonl\r\n\r\n"...)
+	n := max(1, m.w.Inputs)
+	for i := range n {
+		dst = strconv.AppendInt(append(dst, `{"custom_id":"row-`...), int64(i), 10)
+		dst = append(append(append(dst, `","method":"POST","url":"`...), m.rows.path()...), `","body":`...)
+		if m.given != nil {
+			dst, _ = m.appendGiven(dst, o.index*n+i)
+		} else {
+			row := order{index: o.index*n + i, shape: o.shape}
+			dst, _ = m.appendOwn(dst, &row)
+		}
+		dst = append(dst, "}\n"...)
+	}
+	return append(dst, "\r\n--"+boundary+"--\r\n"...)
+}
+
+// appendCreate appends the body that makes a batch of an uploaded file.
+func (m *maker) appendCreate(dst []byte, o *order) []byte {
+	dst = append(append(dst, `{"input_file_id":`...), o.file...)
+	dst = append(append(dst, `,"endpoint":"`...), m.rows.path()...)
+	return append(dst, `","completion_window":"24h"}`...)
+}
+
+// route is where a request goes and what its body is.
+func (s *stock) route(o *order) (path, contentType string) {
+	if s.w.Kind == Batch && o.step == 0 {
+		return "/v1/files", uploadType
+	}
+	return s.w.Kind.path(), "application/json"
+}
