@@ -125,5 +125,6 @@ type Deps struct {
 	Jobs      Jobs
 	Keys      Keys     // nil: everybody may come in
 	KeyAdmin  KeyAdmin // of the admin API
+	Recorder  Recorder
 	Metrics   http.Handler
 }

@@ -43,6 +43,7 @@ type cli struct {
 		Rotate keysRotateCmd `cmd:"" help:"Give a key a new secret and print it, this once."`
 		Revoke keysRevokeCmd `cmd:"" help:"Delete a key."`
 	} `cmd:"" help:"API keys, in a data folder or of a running server."`
+	Record recordCmd `cmd:"" help:"Record what requests come (sizes and times, never text), for replay by load and simulate."`
 	Why    whyCmd    `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`
 	Top    topCmd    `cmd:"" help:"Show slices, models, jobs and the ledger, live."`
 	Config configCmd `cmd:"" help:"Check or show a configuration."`

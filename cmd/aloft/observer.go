@@ -18,6 +18,7 @@ type observer struct {
 	spans    *spans // nil: none
 	measured *measured
 	refused  metric.Int64Counter
+	recorder *recorder // nil: none
 }
 
 // label is what requests are told apart by: models of the configuration, and
@@ -70,6 +71,7 @@ func (o *observer) Observe(r gateway.Outcome) {
 		return
 	}
 	o.measured.count(m.Name, &r)
+	o.recorder.observe(&r)
 	switch {
 	case r.Timing.Route == backends.RouteOverflow:
 		m.charge(&r)

@@ -270,6 +270,10 @@ func (s *server) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if obs.recorder, err = newRecorder(s.path("recordings"), s.log); err != nil {
+		return err
+	}
+	s.onStop("recorder", obs.recorder.close)
 	way, err := s.submitter()
 	if err != nil {
 		return err
@@ -282,7 +286,7 @@ func (s *server) openGateway(ctx context.Context) error {
 	s.gateway, err = gateway.New(edge,
 		gateway.Deps{Catalog: catalog{s.serving}, Submitter: way, Observer: obs, Decisions: decisions{s.arbiter},
 			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape},
-			Keys: s.keys, KeyAdmin: s.keys}, s.log)
+			Keys: s.keys, KeyAdmin: s.keys, Recorder: obs.recorder}, s.log)
 	return err
 }
 
