@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"context"
+	"sync"
 	"time"
 )
 
@@ -14,12 +15,14 @@ import (
 type alarm struct {
 	ctx   context.Context
 	timer *time.Timer
-	fine  *fineTimer // nil: there is none
+	early chan struct{} // of capacity 1: sleep is to return
+	mu    sync.Mutex    // over fine, which sleep may give up while nudge uses it
+	fine  *fineTimer    // nil: there is none
 }
 
 // newAlarm returns an alarm that uses the kernel's timer if it may and can.
 func newAlarm(ctx context.Context, fine bool) *alarm {
-	a := &alarm{ctx: ctx, timer: time.NewTimer(time.Hour)}
+	a := &alarm{ctx: ctx, timer: time.NewTimer(time.Hour), early: make(chan struct{}, 1)}
 	a.timer.Stop()
 	if fine {
 		a.fine, _ = newFineTimer(ctx) // without one the timer does, less precisely
@@ -27,8 +30,8 @@ func newAlarm(ctx context.Context, fine bool) *alarm {
 	return a
 }
 
-// sleep returns nil at the given time, at once when it has passed, or the cause
-// of the context when that ends first.
+// sleep returns nil at the given time, at once when it has passed and sooner
+// after a nudge, or the cause of the context when that ends first.
 func (a *alarm) sleep(until time.Time) error {
 	if a.ctx.Err() != nil {
 		return context.Cause(a.ctx)
@@ -38,28 +41,51 @@ func (a *alarm) sleep(until time.Time) error {
 		return nil
 	}
 	if a.fine != nil {
-		err := a.fine.wait(d)
+		err := a.fine.wait(d, a.early)
 		if a.ctx.Err() != nil {
 			return context.Cause(a.ctx)
 		}
 		if err == nil {
 			return nil
 		}
-		a.fine.close() // it does not work here: the coarse one from now on
-		a.fine, d = nil, time.Until(until)
+		a.coarse() // it does not work here
+		d = time.Until(until)
 	}
 	a.timer.Reset(d)
 	select {
 	case <-a.timer.C:
+		return nil
+	case <-a.early:
 		return nil
 	case <-a.ctx.Done():
 		return context.Cause(a.ctx)
 	}
 }
 
-func (a *alarm) close() {
-	a.timer.Stop()
+// nudge has sleep return now, or at once the next time. Any goroutine may.
+func (a *alarm) nudge() {
+	select {
+	case a.early <- struct{}{}:
+	default:
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.fine != nil {
+		a.fine.nudge()
+	}
+}
+
+// coarse gives the kernel's timer up.
+func (a *alarm) coarse() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.fine != nil {
 		a.fine.close()
+		a.fine = nil
 	}
+}
+
+func (a *alarm) close() {
+	a.timer.Stop()
+	a.coarse()
 }

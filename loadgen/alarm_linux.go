@@ -15,6 +15,8 @@ type fineTimer struct {
 	fd   int
 	file *os.File
 	stop func() bool
+
+	expirations [8]byte
 }
 
 func newFineTimer(ctx context.Context) (*fineTimer, error) {
@@ -27,15 +29,30 @@ func newFineTimer(ctx context.Context) (*fineTimer, error) {
 	return t, nil
 }
 
-// wait returns after d > 0, or with an error when the context ends.
-func (t *fineTimer) wait(d time.Duration) error {
+// wait returns after d > 0, sooner when early has a value, which it takes, and with
+// an error when the context ends.
+func (t *fineTimer) wait(d time.Duration, early <-chan struct{}) error {
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}
 	if err := unix.TimerfdSettime(t.fd, 0, &spec, nil); err != nil {
 		return fmt.Errorf("loadgen: set timerfd: %w", err)
 	}
-	var expirations [8]byte
-	_, err := t.file.Read(expirations[:])
+	select {
+	case <-early: // put there before the timer was set, so that nudge's setting is lost
+		return nil
+	default:
+	}
+	_, err := t.file.Read(t.expirations[:])
+	select {
+	case <-early:
+	default:
+	}
 	return err
+}
+
+// nudge has wait return, after early has its value.
+func (t *fineTimer) nudge() {
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(1)}
+	_ = unix.TimerfdSettime(t.fd, 0, &spec, nil) // if it fails so does wait's, which sees to it
 }
 
 func (t *fineTimer) close() {

@@ -12,5 +12,8 @@ import (
 type fineTimer struct{}
 
 func newFineTimer(context.Context) (*fineTimer, error) { return nil, errors.ErrUnsupported }
-func (*fineTimer) wait(time.Duration) error            { return errors.ErrUnsupported }
+func (*fineTimer) nudge()                              {}
 func (*fineTimer) close()                              {}
+func (*fineTimer) wait(time.Duration, <-chan struct{}) error {
+	return errors.ErrUnsupported
+}

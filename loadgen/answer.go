@@ -2,68 +2,85 @@ package loadgen
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
-	"sync"
+	"time"
 
-	"github.com/tidwall/gjson"
+	"aloft/loadgen/wire"
 )
 
 // read takes the whole answer. On success it has set the times and tokens of s;
 // else it says which failure it was.
-func (c *client) read(res *http.Response, s *sample, want expect) (Outcome, error) {
-	if res.StatusCode != http.StatusOK {
-		s.retryAfter = res.Header.Get("Retry-After") != ""
-		text, _ := io.ReadAll(io.LimitReader(res.Body, maxProblem))
-		return refusal(res.StatusCode), fmt.Errorf("HTTP %d: %s", res.StatusCode, bytes.TrimSpace(text))
+func (l *line) read(head wire.Head, s *sample) (Outcome, error) {
+	if !l.Kind.accepts(head.Status) {
+		s.retryAfter = len(head.RetryAfter) > 0
+		text, _ := l.whole(maxProblem) // what there is of it: the status says enough
+		return refusal(head.Status), fmt.Errorf("HTTP %d: %s", head.Status, bytes.TrimSpace(text))
 	}
-	if c.w.Stream {
-		if kind := res.Header.Get("Content-Type"); !strings.HasPrefix(kind, "text/event-stream") {
-			return Protocol, fmt.Errorf("asked for a stream, got content type %q", kind)
+	if l.Stream {
+		if !bytes.HasPrefix(head.Type, eventStream) {
+			return Protocol, fmt.Errorf("asked for a stream, got content type %q", head.Type)
 		}
-		return c.readStream(res.Body, s)
+		return l.readStream(s)
 	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody+1))
-	s.end = c.now()
+	body, err := l.whole(maxBody + 1)
+	s.end = l.now()
 	switch {
 	case err != nil:
-		return Truncated, fmt.Errorf("read answer: %w", err)
+		return lost(err), fmt.Errorf("read answer: %w", err)
 	case len(body) > maxBody:
 		return Protocol, fmt.Errorf("answer exceeds %d bytes", maxBody)
 	}
-	var judge whole
-	return judge.judge(c.w.Kind, want, body, s)
+	return l.plain.judge(l.Kind, l.shot.want, body, s)
 }
 
-// readers are the buffers of streams in flight.
-var readers = sync.Pool{New: func() any { b := make([]byte, 32<<10); return &b }}
+// accepts reports whether a status is the answer that was asked for. What is
+// created or accepted for later need not be 200.
+func (k Kind) accepts(status int) bool {
+	return status == http.StatusOK || status/100 == 2 && (k == Batch || k == Job)
+}
 
-// readStream takes server-sent events until [DONE]. Every event of one read has
-// that read's time: it was there then, and no finer time is known.
-func (c *client) readStream(body io.Reader, s *sample) (Outcome, error) {
-	buf := readers.Get().(*[]byte)
-	defer readers.Put(buf)
-	var split events
-	var st stream
+var eventStream = []byte("text/event-stream")
+
+// whole reads a plain body to its end, or the first limit bytes of it. What it
+// returns is valid until the next request of the line.
+func (l *line) whole(limit int) ([]byte, error) {
+	l.body = l.body[:0]
 	for {
-		n, err := body.Read(*buf)
-		now := c.now()
-		had := st.chunks
-		if ferr := split.feed((*buf)[:n], st.take); ferr != nil {
+		part, _, err := l.conn.Body()
+		if err == io.EOF && len(l.body) == 0 && len(part) <= limit {
+			return part, nil // all in one read, as most are: no copy
+		}
+		l.body = append(l.body, part[:min(len(part), limit-len(l.body))]...)
+		switch {
+		case err == io.EOF || len(l.body) == limit:
+			return l.body, nil
+		case err != nil:
+			return l.body, err
+		}
+	}
+}
+
+// readStream takes server-sent events until their end. Every event of one read
+// has that read's time: it was there then, and no finer time is known.
+func (l *line) readStream(s *sample) (Outcome, error) {
+	st := &l.stream
+	st.reset(l.Kind == Responses, l.shot.hear)
+	l.events.reset()
+	s.gaps = newGaps()
+	for {
+		part, at, err := l.conn.Body()
+		before := *st
+		if ferr := l.events.feed(part, l.take); ferr != nil {
 			return st.class(ferr), ferr
 		}
-		if had == 0 && st.chunks > 0 {
-			s.first = now
-		}
-		if st.chunks > had {
-			s.last = now
-		}
-		s.end = now
+		s.mark(&before, st, at)
 		if st.done || err != nil {
 			if outcome, problem := st.complete(err); problem != nil {
+				if err != nil && err != io.EOF {
+					outcome = lost(err)
+				}
 				return outcome, problem
 			}
 			break
@@ -76,90 +93,45 @@ func (c *client) readStream(body io.Reader, s *sample) (Outcome, error) {
 	return OK, nil
 }
 
-var (
-	errErrorEvent = errors.New("error event in the stream")
-	errNotJSON    = errors.New("event of the stream is not a JSON object")
-)
-
-// stream is what the events of one answer have said so far.
-type stream struct {
-	done, usage        bool
-	prompt, completion int // by usage
-	chunks             int // events with something for the reader in them
-	finished           map[int64]bool
+// mark enters what a read at the given time brought.
+func (s *sample) mark(before, st *stream, at time.Duration) {
+	if before.begun == 0 && st.begun > 0 {
+		s.role = at
+	}
+	if before.visible == 0 && st.visible > 0 {
+		s.visible = at
+	}
+	s.end = at
+	n := st.chunks - before.chunks
+	if n == 0 {
+		return
+	}
+	took := at - s.last
+	if before.chunks == 0 {
+		s.first, took = at, 0
+	}
+	s.last = at
+	s.gaps = append(s.gaps, gap{took: took, chunks: int32(n)})
 }
 
-// take handles one event.
-func (st *stream) take(name, data []byte) error {
-	if st.done {
-		return nil
-	}
-	if string(data) == "[DONE]" {
-		st.done = true
-		return nil
-	}
-	v := gjson.ParseBytes(data)
-	if string(name) == "error" || v.Get("error").IsObject() || v.Get("object").String() == "error" {
-		return fmt.Errorf("%w: %s", errErrorEvent, data)
-	}
-	if !v.IsObject() || !gjson.ValidBytes(data) {
-		return errNotJSON
-	}
-	v.Get("choices").ForEach(func(_, choice gjson.Result) bool {
-		if st.finished == nil {
-			st.finished = map[int64]bool{}
-		}
-		index := choice.Get("index").Int()
-		if hasContent(choice) {
-			st.chunks++
-		}
-		st.finished[index] = st.finished[index] || choice.Get("finish_reason").String() != ""
-		return true
-	})
-	if u := v.Get("usage"); u.Get("completion_tokens").Exists() {
-		st.usage = true
-		st.prompt, st.completion = int(u.Get("prompt_tokens").Int()), int(u.Get("completion_tokens").Int())
-	}
-	return nil
-}
+// playback is what a token takes in a playback without a TPOT target: 20 tokens/s,
+// about three times as fast as people read.
+const playback = 50 * time.Millisecond
 
-// hasContent reports whether a choice carries part of the answer. A chunk with
-// only a role, which many servers send before they have begun, does not count.
-func hasContent(choice gjson.Result) bool {
-	if choice.Get("text").String() != "" {
-		return true
+// lateness returns by how much the worst token came after a playback that starts
+// with the first and goes on at perToken. A chunk is taken for as many tokens as
+// the chunks of the answer had on average by usage.
+func (s *sample) lateness(perToken time.Duration) time.Duration {
+	if s.chunks == 0 {
+		return 0
 	}
-	delta := choice.Get("delta")
-	for _, key := range []string{"content", "reasoning_content", "reasoning", "refusal"} {
-		if delta.Get(key).String() != "" {
-			return true
-		}
+	perChunk := float64(perToken) * float64(s.completion) / float64(s.chunks)
+	var at, worst time.Duration // from the first token
+	before := 0                 // chunks
+	for _, g := range s.gaps {
+		at += g.took
+		worst = max(worst, at-time.Duration(float64(before)*perChunk))
+		before += int(g.chunks)
 	}
-	call := delta.Get("tool_calls.0.function")
-	return call.Get("name").String() != "" || call.Get("arguments").String() != ""
-}
-
-// class says which failure an error of take or feed is.
-func (st *stream) class(err error) Outcome {
-	if errors.Is(err, errErrorEvent) {
-		return StreamError
-	}
-	return Protocol
-}
-
-// complete checks that a stream that has ended had come to its end. err is what
-// the last read said.
-func (st *stream) complete(err error) (Outcome, error) {
-	if !st.done {
-		return Truncated, fmt.Errorf("stream ended without [DONE]: %w", err)
-	}
-	if len(st.finished) == 0 {
-		return Truncated, errors.New("stream ended without a choice")
-	}
-	for index, finished := range st.finished {
-		if !finished {
-			return Truncated, fmt.Errorf("stream ended without finish_reason for choice %d", index)
-		}
-	}
-	return OK, nil
+	return worst
 }

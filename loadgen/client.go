@@ -1,147 +1,157 @@
 package loadgen
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
-	"net"
-	"net/http"
-	"net/http/httptrace"
-	"sync/atomic"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
+
+	"aloft/loadgen/wire"
 )
 
-// Why a request was given up; the cause of its context.
+// Why a request was given up.
 var (
 	errTimeout = errors.New("timeout of the request passed")
 	errDrain   = errors.New("drain deadline of the run passed")
+	errLeft    = errors.New("its client left before the answer was whole")
 )
 
 const (
-	// idleTimeout closes idle connections before common servers do (uvicorn and
-	// Node after 5 s): a request sent while the server closes would be lost, and
-	// this client does not retry.
+	// idleTimeout is how old an idle connection may be that is used again: common
+	// servers close one after 5 s (uvicorn, Node), and a request sent while the
+	// server closes would be lost, and this client does not retry.
 	idleTimeout = 4 * time.Second
 	// linger is how long the end of a response may trail its last event before
 	// the connection is given up instead of kept.
 	linger = 250 * time.Millisecond
+	// lingerBytes is how much of an unwanted body is read to keep a connection.
+	lingerBytes = 64 << 10
 	// maxBody bounds a plain answer, in bytes: 8,192 embeddings of 384 numbers
 	// with some 10 digits fit.
 	maxBody = 64 << 20
 	// maxProblem bounds what is kept of an error, in bytes.
 	maxProblem = 240
+	// keepBody is how much of a line's buffers is kept for its next answer, in bytes.
+	keepBody = 1 << 20
 )
 
 // shot is one request that is due.
 type shot struct {
-	phase    int
-	intended time.Duration
-	body     []byte
-	want     expect // of a whole answer
-	waited   bool
+	order
+	phase, tenant int
+	intended      time.Duration // from where its latency counts
+	due           time.Duration // when it is to be sent: intended, but for a further attempt
+	leave         time.Duration // when its client leaves without the answer; 0 = it stays
+	warm, waited  bool
+
+	// same: it goes on with the request that next was asked about, as a further
+	// attempt or step, and the sample so far is not counted.
+	same    bool
+	retries int    // attempts before it
+	hear    bool   // the text of a stream is wanted by next
+	body    []byte // nil: made when it is its turn
+	want    expect // of a whole answer
+	with    any    // what next knows of it
 }
 
-// client sends the requests of one workload. It never retries and never
-// follows a redirect: one shot is one request.
+// deadline is when the request is given up, and why.
+func (sh *shot) deadline(timeout time.Duration) (time.Duration, error) {
+	if end := sh.intended + timeout; sh.leave == 0 || end <= sh.leave {
+		return end, errTimeout
+	}
+	return sh.leave, errLeft
+}
+
+// client is what the requests of one workload have in common.
 type client struct {
-	w      *Workload
+	*Workload
 	index  int
-	start  time.Time // of the run
-	http   *http.Client
-	header http.Header
+	start  time.Time // of the measured window: the clock's zero
+	target *wire.Target
 	stock  *stock
+	heads  [][2][]byte // by tenant and step
+	// next says what follows the answer to l.shot, if anything: a further attempt or
+	// step, the next turn of a session. It may take over l.shot.body, which must be
+	// nil then. It is called from the goroutines of many connections.
+	next func(l *line, s *sample) (again shot, ok bool)
 }
 
 // dialer opens a connection; nil means TCP.
-type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+type dialer = wire.Dialer
 
-func newClient(w *Workload, index int, start time.Time, dial dialer) *client {
-	if dial == nil {
-		dial = (&net.Dialer{Timeout: w.Timeout}).DialContext
+func newClient(stock *stock, index int, start time.Time, dial dialer) (*client, error) {
+	w := stock.w
+	c := &client{Workload: w, index: index, start: start, stock: stock, next: steps}
+	var err error
+	if c.target, err = wire.NewTarget(w.URL, dial); err != nil {
+		return nil, fmt.Errorf("loadgen: workload %q: %w", w.Name, err)
 	}
-	c := &client{w: w, index: index, start: start}
-	c.header = http.Header{"Content-Type": {"application/json"}, "User-Agent": {"aloft-load/1"}}
-	if w.Key != "" {
-		c.header.Set("Authorization", "Bearer "+w.Key)
+	for i := range max(len(w.Tenants), 1) {
+		var heads [2][]byte
+		for step := range heads {
+			path, contentType := stock.route(&order{step: step})
+			headers := w.headers(i)
+			headers["content-type"] = contentType
+			if heads[step], err = c.target.Head(path, headers); err != nil {
+				return nil, fmt.Errorf("loadgen: workload %q: %w", w.Name, err)
+			}
+		}
+		c.heads = append(c.heads, heads)
 	}
-	for k, v := range w.Headers {
-		c.header.Set(k, v)
-	}
-	c.http = &http.Client{
-		Transport: &http.Transport{
-			DialContext:         dial,
-			MaxIdleConns:        w.MaxInFlight,
-			MaxIdleConnsPerHost: w.MaxInFlight,
-			IdleConnTimeout:     idleTimeout,
-			DisableCompression:  true,
-			ReadBufferSize:      64 << 10,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	return c
+	return c, nil
 }
 
-// now is the time since the start of the run.
+// steps is the next of a request that has several: a batch is created of the
+// file that was uploaded.
+func steps(l *line, s *sample) (again shot, ok bool) {
+	if l.Kind != Batch || l.shot.step > 0 || s.outcome.Failed() || s.outcome == Shed {
+		return shot{}, false
+	}
+	again = l.shot
+	again.step, again.file, again.same, again.body, again.due = 1, l.plain.file, true, nil, s.end
+	return again, true
+}
+
+// headers are those of one tenant's requests.
+func (w *Workload) headers(tenant int) map[string]string {
+	all, key := map[string]string{}, w.Key
+	for name, value := range w.Headers {
+		all[strings.ToLower(name)] = value
+	}
+	if tenant < len(w.Tenants) {
+		t := w.Tenants[tenant]
+		if t.Key != "" {
+			key = t.Key
+		}
+		if t.Class != "" {
+			all["x-aloft-priority"] = t.Class
+		}
+		if t.Deadline > 0 {
+			all["x-aloft-deadline-ms"] = strconv.FormatInt(t.Deadline.Milliseconds(), 10)
+		}
+	}
+	if key != "" {
+		all["authorization"] = "Bearer " + key
+	}
+	return all
+}
+
+// now is the time since the start of the measured window.
 func (c *client) now() time.Duration { return time.Since(c.start) }
 
-// send makes the request and says how it ended. It returns within the
-// request's timeout, or soon after ctx ends.
-func (c *client) send(ctx context.Context, sh shot) sample {
-	s := sample{workload: c.index, phase: sh.phase, times: times{intended: sh.intended}, waited: sh.waited}
-	ctx, cancel := context.WithDeadlineCause(ctx, c.start.Add(sh.intended+c.w.Timeout), errTimeout)
-	defer cancel()
-	var answered atomic.Bool // set by a goroutine of the transport
-	trace := &httptrace.ClientTrace{GotFirstResponseByte: func() { answered.Store(true) }}
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace),
-		http.MethodPost, c.w.URL+c.w.Kind.path(), bytes.NewReader(sh.body))
-	if err != nil {
-		panic("BUG: a validated URL makes no request: " + err.Error())
-	}
-	req.Header = c.header
-	req.GetBody = nil // without it the transport cannot send the request a second time
-	s.sent, s.wasSent = c.now(), true
-	res, err := c.http.Do(req)
-	if err != nil {
-		c.fail(ctx, &s, lost(answered.Load(), err), err)
-		return s
-	}
-	defer func() { // read to its end, the connection can serve the next request
-		give := time.AfterFunc(linger, cancel)
-		io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10))
-		give.Stop()
-		res.Body.Close()
-	}()
-	if outcome, err := c.read(res, &s, sh.want); err != nil {
-		c.fail(ctx, &s, outcome, err)
-	} else {
-		s.outcome = c.w.judge(&s)
-	}
-	return s
-}
-
-// lost classes a request that got no answer. Before the first byte it is the
-// connection's fault; after it the answer was cut off or was no HTTP.
-func lost(answered bool, err error) Outcome {
-	var op *net.OpError
+// lost classes an error of the wire.
+func lost(err error) Outcome {
 	switch {
-	case !answered:
+	case errors.Is(err, wire.ErrConnect):
 		return Connect
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, &op):
+	case errors.Is(err, wire.ErrTruncated):
 		return Truncated
+	case errors.Is(err, wire.ErrTimeout):
+		return Timeout
 	}
 	return Protocol
-}
-
-// fail records a failure and when it was known. What the generator's own
-// deadlines broke is theirs, whatever error the transport made of it.
-func (c *client) fail(ctx context.Context, s *sample, outcome Outcome, err error) {
-	s.end, s.outcome = c.now(), outcome
-	if cause := context.Cause(ctx); cause != nil {
-		c.w.settle(s, cause)
-		return
-	}
-	s.problem = clip(err.Error())
 }
 
 // settle says what became of a request that ended for a cause of the
@@ -152,6 +162,8 @@ func (w *Workload) settle(s *sample, cause error) {
 		s.unfinished, s.outcome = true, w.abandon(s)
 	case errors.Is(cause, errTimeout):
 		s.outcome = Timeout
+	case errors.Is(cause, errLeft):
+		s.outcome, s.abandoned = Cancelled, true
 	default:
 		s.outcome = Cancelled
 	}
@@ -163,4 +175,15 @@ func clip(s string) string {
 		return s[:maxProblem] + "…"
 	}
 	return s
+}
+
+// whyGivenUp returns why the generator gave a request up, or nil.
+func whyGivenUp(ctx context.Context, err, cause error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if errors.Is(err, wire.ErrTimeout) {
+		return cause
+	}
+	return nil
 }

@@ -157,7 +157,7 @@ func (r *series) add(s *sample) {
 			r.further++
 		}
 		r.lastSent = max(r.lastSent, s.sent)
-		r.dist[sendLag].one(s.sent-s.intended, false)
+		r.dist[sendLag].one(s.lag(), false)
 	}
 	r.line.add(s)
 	if s.left() {

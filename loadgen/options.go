@@ -98,6 +98,7 @@ const (
 	defaultMaxInFlight = 256
 
 	maxDrain     = time.Hour
+	maxWarmUp    = time.Hour
 	maxTimeout   = time.Hour // also the histograms' upper end
 	maxWorkloads = 64
 	maxInFlight  = 16384
@@ -131,8 +132,11 @@ func (o Options) Validate() error {
 	if o.SampleEvery != 0 && o.SampleEvery < 10*time.Millisecond {
 		return fmt.Errorf("loadgen: sample_every is %v, want at least 10ms", o.SampleEvery)
 	}
-	if o.WarmUp != 0 || o.Plan != "" {
-		return errors.New("loadgen: warm_up and plan are not built yet")
+	if o.WarmUp < 0 || o.WarmUp > maxWarmUp {
+		return fmt.Errorf("loadgen: warm_up is %v, want 0 to %v", o.WarmUp, maxWarmUp)
+	}
+	if o.Plan != "" {
+		return errors.New("loadgen: plan is not built yet")
 	}
 	if n := len(o.Workloads); n == 0 || n > maxWorkloads {
 		return fmt.Errorf("loadgen: %d workloads, want 1 to %d", n, maxWorkloads)
@@ -160,8 +164,8 @@ func (o Options) Validate() error {
 // unbuilt refuses what the options can say and the generator cannot do yet.
 func (w Workload) unbuilt() error {
 	for key, set := range map[string]bool{
-		"input_tokens": w.InputTokens != nil, "output_tokens": w.OutputTokens != nil, "smooth_target": w.Smooth != 0, "tenants": w.Tenants != nil, "sessions": w.Sessions != nil,
-		"abandon": w.Abandon != nil, "retry": w.Retry != nil, "clients": w.Clients != 0,
+		"input_tokens": w.InputTokens != nil, "output_tokens": w.OutputTokens != nil, "tenants": w.Tenants != nil, "sessions": w.Sessions != nil,
+		"abandon": w.Abandon != nil, "retry": w.Retry != nil,
 	} {
 		if set {
 			return fmt.Errorf("%s is not built yet", key)
@@ -183,7 +187,7 @@ func (w Workload) validate() error {
 	for _, v := range []struct {
 		key string
 		d   time.Duration
-	}{{"target", w.Target}, {"ttft_target", w.TTFTTarget}, {"tpot_target", w.TPOTTarget}, {"timeout", w.Timeout}} {
+	}{{"target", w.Target}, {"ttft_target", w.TTFTTarget}, {"tpot_target", w.TPOTTarget}, {"smooth_target", w.Smooth}, {"timeout", w.Timeout}} {
 		if v.d < 0 || v.d > maxTimeout {
 			return fmt.Errorf("%s is %v, want 0 to %v", v.key, v.d, maxTimeout)
 		}
@@ -191,8 +195,11 @@ func (w Workload) validate() error {
 	if w.Target > cmp.Or(w.Timeout, defaultTimeout) {
 		return fmt.Errorf("target %v is above timeout %v: no request could ever be late", w.Target, cmp.Or(w.Timeout, defaultTimeout))
 	}
-	if (w.TTFTTarget > 0 || w.TPOTTarget > 0) && !w.Stream {
-		return errors.New("ttft_target and tpot_target need stream: true")
+	if (w.TTFTTarget > 0 || w.TPOTTarget > 0 || w.Smooth > 0) && !w.Stream {
+		return errors.New("ttft_target, tpot_target and smooth_target need stream: true")
+	}
+	if w.Clients < 0 || w.Clients > maxInFlight {
+		return fmt.Errorf("clients is %d, want 0 to %d", w.Clients, maxInFlight)
 	}
 	if w.MaxInFlight < 0 || w.MaxInFlight > maxInFlight {
 		return fmt.Errorf("max_in_flight is %d, want 0 to %d", w.MaxInFlight, maxInFlight)
@@ -202,6 +209,9 @@ func (w Workload) validate() error {
 	}
 	seen := map[string]bool{}
 	for _, p := range w.Phases {
+		if w.Clients > 0 && p.Process == (arrivals.Process{}) {
+			p.Process = arrivals.Process{Kind: arrivals.Constant, Rate: 1} // it is not drawn: none need be given
+		}
 		if err := p.Validate(); err != nil {
 			return err
 		}

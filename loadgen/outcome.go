@@ -54,6 +54,7 @@ type sample struct {
 // times of a request, from the start of the run; 0 = there was none.
 type times struct {
 	intended time.Duration
+	due      time.Duration // when it was to be sent: intended, but for an attempt after the first
 	sent     time.Duration // meaningless unless wasSent
 	byte     time.Duration // first byte of the answer
 	role     time.Duration // first chunk of a stream, be it empty
@@ -95,6 +96,9 @@ func (s *sample) recycle() {
 
 // latency is from the intended start: the headline.
 func (s *sample) latency() time.Duration { return s.end - s.intended }
+
+// lag is how late it was sent.
+func (s *sample) lag() time.Duration { return s.sent - max(s.intended, s.due) }
 
 // perToken is the mean time of each token after the first, 0 when there are
 // fewer than two.

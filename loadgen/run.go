@@ -2,8 +2,8 @@ package loadgen
 
 import (
 	"context"
+	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"aloft/loadgen/arrivals"
@@ -41,7 +41,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	for _, p := range plans {
 		end = max(end, p.End())
 	}
-	start := time.Now().Add(lead)
+	start := time.Now().Add(lead + opt.WarmUp)
 	bounded, cancel := context.WithDeadlineCause(ctx, start.Add(end+opt.Drain), errDrain)
 	defer cancel()
 
@@ -49,98 +49,41 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	col := newCollector(opt, plans, start)
 	workers := make([]*worker, len(plans))
 	for i := range plans {
-		w := &opt.Workloads[i]
-		workers[i] = &worker{
-			client: newClient(w, i, start, opt.dial), make: stocks[i].maker(), plan: plans[i], out: results, open: &col.open, fine: opt.dial == nil,
-			slots: make(chan struct{}, w.MaxInFlight),
+		if workers[i], err = opt.worker(i, plans[i], stocks[i], start); err != nil {
+			return nil, err
 		}
+		workers[i].out, workers[i].open = results, &col.open
 	}
 	var sending sync.WaitGroup
 	for _, w := range workers {
-		sending.Go(func() { w.pace(bounded) })
+		sending.Go(func() { w.run(bounded) })
 	}
 	go func() {
 		sending.Wait()
 		close(results)
 	}()
 	col.collect(results) // until every worker is done
-	for _, w := range workers {
-		w.http.CloseIdleConnections()
-	}
 	report := col.report(ctx.Err() != nil)
 	report.Config = config
 	return report, nil
 }
 
-// worker sends one workload.
-type worker struct {
-	*client
-	plan  arrivals.Plan
-	make  *maker
-	slots chan struct{}
-	out   chan<- sample
-	open  *atomic.Int64 // requests in flight, over all workers
-	fine  bool          // the kernel's timer may be used
-}
-
-// pace sends every request of the plan at its time, or as soon after it as a
-// slot is free, and returns when all have ended.
-func (w *worker) pace(ctx context.Context) {
-	var open sync.WaitGroup
-	defer open.Wait()
-	wake := newAlarm(ctx, w.fine)
-	defer wake.close()
-	var blocked time.Duration // until when the last request that waited for a slot held up the others
-	for phase, span := range w.plan.Spans {
-		for i, due := range w.plan.Offsets[span.First : span.First+span.N] {
-			// Built before it is due: the time it takes must not delay the send.
-			sh := shot{phase: phase, intended: due}
-			sh.body, sh.want = w.make.append(nil, &order{index: span.First + i})
-			err := wake.sleep(w.start.Add(due))
-			if err == nil {
-				err = w.slot(ctx, &sh)
-			}
-			if sh.waited {
-				blocked = w.now()
-			}
-			sh.waited = due < blocked
-			if err != nil {
-				s := sample{workload: w.index, phase: phase, times: times{intended: due, end: w.now()}, waited: sh.waited}
-				if s.end < due {
-					return // ended before it was due: it and all that follow were never offered
-				}
-				w.w.settle(&s, err)
-				w.out <- s
-				continue
-			}
-			w.open.Add(1)
-			open.Go(func() {
-				s := w.send(ctx, sh)
-				w.open.Add(-1)
-				<-w.slots
-				w.out <- s
-			})
+// worker makes the worker of workload i.
+func (o *Options) worker(i int, plan arrivals.Plan, stock *stock, start time.Time) (*worker, error) {
+	w := &o.Workloads[i]
+	c, err := newClient(stock, i, start, o.dial)
+	if err != nil {
+		return nil, err
+	}
+	worker := &worker{client: c, make: stock.maker(), plan: plan, warmUp: o.WarmUp, fine: o.dial == nil}
+	if w.Clients > 0 {
+		worker.loop()
+	} else if o.WarmUp > 0 {
+		warm := arrivals.Phase{Name: "warm-up", Duration: o.WarmUp, Process: w.Phases[0].Process}
+		if worker.warm, err = arrivals.Build(arrivals.Rand(o.Seed, warmStream(i)), []arrivals.Phase{warm}, 0); err != nil {
+			return nil, fmt.Errorf("loadgen: workload %q: %w", w.Name, err)
 		}
 	}
-}
-
-// slot takes a slot, waiting for one until the request times out. The wait is
-// part of the request's latency.
-func (w *worker) slot(ctx context.Context, sh *shot) error {
-	select {
-	case w.slots <- struct{}{}:
-		return nil
-	default:
-	}
-	sh.waited = true
-	give := time.NewTimer(time.Until(w.start.Add(sh.intended + w.w.Timeout)))
-	defer give.Stop()
-	select {
-	case w.slots <- struct{}{}:
-		return nil
-	case <-give.C:
-		return errTimeout
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	worker.lines = pool{most: max(w.MaxInFlight, w.Clients), freed: make(chan struct{}, 1)}
+	return worker, nil
 }

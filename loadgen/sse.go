@@ -23,6 +23,24 @@ type events struct {
 	cr    bool // the last byte was a CR, so an LF now belongs to it
 }
 
+// reset forgets what came, and keeps the memory.
+func (e *events) reset() {
+	*e = events{line: e.line[:0], data: e.data[:0], name: e.name[:0]}
+}
+
+// lineEnd returns where the first CR or LF is, or -1. It is asked for every line,
+// and nearly all end in LF, which can be found many bytes at a time.
+func lineEnd(p []byte) int {
+	lf := bytes.IndexByte(p, '\n')
+	if lf >= 0 {
+		p = p[:lf]
+	}
+	if cr := bytes.IndexByte(p, '\r'); cr >= 0 {
+		return cr
+	}
+	return lf
+}
+
 var bom = []byte("\xef\xbb\xbf")
 
 // feed takes the next bytes and calls emit with every event that they complete.
@@ -36,7 +54,7 @@ func (e *events) feed(p []byte, emit func(name, data []byte) error) error {
 		}
 	}
 	for len(p) > 0 {
-		i := bytes.IndexAny(p, "\r\n")
+		i := lineEnd(p)
 		if i < 0 {
 			e.line = append(e.line, p...)
 			return e.bound()
