@@ -47,7 +47,7 @@ var metricNames = [metrics]struct{ name, what string }{
 	tpot:        {"tpot", "(last token - first token) / (tokens - 1), one figure a request"},
 	itl:         {"itl", "gap between reads / tokens it brought, once for each token"},
 	chunkGap:    {"gap", "gap between reads that brought content, one figure a read"},
-	lateness:    {"late", "worst token against an even playback from the first token"},
+	lateness:    {"lateness", "worst token against an even playback from the first token"},
 }
 
 // Metrics names the distributions of a Result, headline first.

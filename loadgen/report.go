@@ -109,6 +109,7 @@ type Rates struct {
 	Good       float64 `json:"good_per_s"`     // ok
 	Extra      float64 `json:"extra_per_s"`    // retries
 	GoodTokens float64 `json:"good_tokens_per_s"`
+	Over       float64 `json:"over_s"` // the time that all of them are over: the phase as it was sent
 }
 
 // Tokens of complete answers.
@@ -210,6 +211,7 @@ func (r *series) result(w *Workload, span arrivals.Span, now time.Duration, whol
 	}
 	// A phase that is sent late is longer than planned, and its rate is lower.
 	if took := (max(min(now, span.To), r.lastSent) - span.From).Seconds(); took > 0 {
+		out.Over = took
 		out.Achieved, out.Good = float64(r.sent)/took, float64(r.tally.OK)/took
 		out.Extra, out.GoodTokens = float64(r.tally.Retries)/took, float64(r.tokens.Good)/took
 	}

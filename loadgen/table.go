@@ -82,13 +82,13 @@ func (r *Report) writeCuts(b *strings.Builder) {
 	if len(r.Cuts) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "\n%-*s %-12s %-*s %8s %7s %8s %8s\n", nameWidth, "workload", "by", nameWidth, "", "offered", "good %", "e2e p99", "TTFT p99")
+	fmt.Fprintf(b, "\n%-*s %-12s %-15s %8s %7s %8s %8s\n", nameWidth, "workload", "by", "", "offered", "good %", "e2e p99", "TTFT p99")
 	for _, c := range r.Cuts {
 		first := "-"
 		if c.TTFT != nil {
 			first = cell(c.TTFT.P99, c.TTFT.N > 0)
 		}
-		fmt.Fprintf(b, "%-*s %-12s %-*s %8d %7.2f %8s %8s\n", nameWidth, short(c.Workload, nameWidth), c.By, nameWidth, short(c.Name, nameWidth),
+		fmt.Fprintf(b, "%-*s %-12s %-15s %8d %7.2f %8s %8s\n", nameWidth, short(c.Workload, nameWidth), c.By, short(c.Name, 15),
 			c.Offered, 100*c.Attainment, cell(c.E2E.P99, c.E2E.N > 0), first)
 	}
 }

@@ -1,0 +1,96 @@
+package loadgen
+
+import (
+	"slices"
+	"strings"
+)
+
+// unit of a measure.
+type unit string
+
+const (
+	asShare   unit = "" // 0 to 1, in percent for people
+	asTime    unit = "ms"
+	perSecond unit = "/s"
+)
+
+// measure is one number of a Result that can be asked for by name: a share or a
+// rate, or a quantile of a distribution.
+type measure struct {
+	name     string
+	unit     unit
+	better   int // 1: more is better, -1: less is
+	of       func(*Result) (v float64, is bool)
+	interval func(*Result) Interval // nil: none is known
+}
+
+// overall are the measures that are no quantiles.
+var overall = []measure{
+	{"attainment", asShare, 1, func(r *Result) (float64, bool) { return r.Attainment, r.Offered > 0 }, attained},
+	{"goodput", perSecond, 1, func(r *Result) (float64, bool) { return r.Good, r.Over > 0 }, func(r *Result) Interval {
+		return attained(r).scaled(float64(r.Offered) / r.Over)
+	}},
+	{"good_tokens", perSecond, 1, func(r *Result) (float64, bool) { return r.GoodTokens, r.Over > 0 && r.Tokens.Completion > 0 }, func(r *Result) Interval {
+		perStep := bootstrap(r.Timeline, func(p *Point) float64 { return float64(p.Tokens) }, func(*Point) float64 { return 1 })
+		return perStep.scaled(float64(len(r.Timeline)) / r.Over)
+	}},
+	{"late", asShare, -1, func(r *Result) (float64, bool) { return share(r.Late, r.Offered), r.Offered > 0 }, func(r *Result) Interval {
+		return r.shareInterval(r.Late, func(p *Point) float64 { return float64(p.Late) })
+	}},
+	{"shed", asShare, -1, func(r *Result) (float64, bool) { return share(r.Shed, r.Offered), r.Offered > 0 }, func(r *Result) Interval {
+		return r.shareInterval(r.Shed, func(p *Point) float64 { return float64(p.Shed) })
+	}},
+	{"failed", asShare, -1, func(r *Result) (float64, bool) { return share(r.Failed, r.Offered), r.Offered > 0 }, func(r *Result) Interval {
+		return r.shareInterval(r.Failed, func(p *Point) float64 { return float64(p.Failed) })
+	}},
+	{"achieved", perSecond, 1, func(r *Result) (float64, bool) { return r.Achieved, r.Over > 0 }, nil},
+	{"retries", perSecond, -1, func(r *Result) (float64, bool) { return r.Extra, r.Over > 0 }, nil},
+}
+
+func attained(r *Result) Interval {
+	return r.shareInterval(r.OK, func(p *Point) float64 { return float64(p.Good) })
+}
+
+// quantileNames are those of a distribution; 0 = the mean, 1 = the greatest.
+var quantileNames = []struct {
+	name string
+	at   float64
+}{{"mean", 0}, {"p50", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}, {"p999", 0.999}, {"max", 1}}
+
+// quantile is the measure of one quantile of one distribution.
+func quantile(m metric, name string, at float64) measure {
+	out := measure{name: metricNames[m].name + "_" + name, unit: asTime, better: -1, of: func(r *Result) (float64, bool) {
+		q := r.figure(m)
+		if q == nil || q.N == 0 {
+			return 0, false
+		}
+		return q.At(name)
+	}}
+	switch at {
+	case 0:
+		out.interval = func(r *Result) Interval { return r.figure(m).meanInterval(r.Offered) }
+	case 1: // of the greatest value nothing can be said
+	default:
+		out.interval = func(r *Result) Interval { return r.figure(m).interval(at, r.Offered) }
+	}
+	return out
+}
+
+// measureNamed finds a measure, such as attainment or ttft_p99.
+func measureNamed(name string) (measure, bool) {
+	if i := slices.IndexFunc(overall, func(m measure) bool { return m.name == name }); i >= 0 {
+		return overall[i], true
+	}
+	cut := strings.LastIndexByte(name, '_')
+	if cut < 0 {
+		return measure{}, false
+	}
+	for m := range metrics {
+		for _, q := range quantileNames {
+			if metricNames[m].name == name[:cut] && q.name == name[cut+1:] {
+				return quantile(m, q.name, q.at), true
+			}
+		}
+	}
+	return measure{}, false
+}

@@ -1,0 +1,135 @@
+package loadgen
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+func TestWilson(t *testing.T) {
+	for _, c := range []struct {
+		k, n   int
+		lo, hi float64 // from the formula, by hand
+	}{
+		{95, 100, 0.888250, 0.978457},
+		{10, 10, 0.722467, 1}, // 10 / (10 + 1.96²)
+		{0, 10, 0, 0.277533},
+		{0, 0, 0, 1},
+		{990_000, 1_000_000, 0.989803, 0.990193},
+	} {
+		got := Wilson(c.k, c.n, 0.95)
+		if math.Abs(got.Lo-c.lo) > 2e-6 || math.Abs(got.Hi-c.hi) > 2e-6 {
+			t.Errorf("%d of %d: %+v, want %v to %v", c.k, c.n, got, c.lo, c.hi)
+		}
+	}
+}
+
+// The textbook's tables of distribution-free intervals.
+func TestQuantileRanks(t *testing.T) {
+	for _, c := range []struct {
+		n      int
+		q      float64
+		lo, hi int
+	}{
+		{10, 0.5, 2, 9},
+		{100, 0.5, 40, 61},
+		{5, 0.5, 0, 6},       // 5 values do not bound a median at 95 %: 2 / 2⁵ = 6.25 %
+		{6, 0.5, 1, 6},       // 6 do: 2 / 2⁶ = 3.1 %
+		{100, 0.99, 97, 101}, // no upper end: 0.99¹⁰⁰ = 37 % of all runs are below it
+		{1, 0.99, 1, 2},      // it is below the quantile in 99 % of all runs
+	} {
+		if lo, hi := quantileRanks(c.n, c.q, 0.95); lo != c.lo || hi != c.hi {
+			t.Errorf("quantile %v of %d: ranks %d to %d, want %d to %d", c.q, c.n, lo, hi, c.lo, c.hi)
+		}
+	}
+}
+
+// The continued fraction against the sum that it stands for.
+func TestBinomialCDF(t *testing.T) {
+	for _, c := range []struct {
+		n int
+		p float64
+	}{{1, 0.3}, {20, 0.5}, {100, 0.99}, {1000, 0.999}, {5000, 0.95}} {
+		lg := func(v int) float64 { l, _ := math.Lgamma(float64(v) + 1); return l }
+		sum := 0.0
+		for k := range c.n {
+			sum += math.Exp(lg(c.n) - lg(k) - lg(c.n-k) + float64(k)*math.Log(c.p) + float64(c.n-k)*math.Log1p(-c.p))
+			if got := binomialCDF(k, c.n, c.p); math.Abs(got-sum) > 1e-9 {
+				t.Fatalf("P(X ≤ %d) of %d at %v is %v, want %v", k, c.n, c.p, got, sum)
+			}
+		}
+	}
+	// 5 million values, as many as a run has: half lie below the median.
+	if got := binomialCDF(2_500_000, 5_000_000, 0.5); math.Abs(got-0.5) > 0.001 {
+		t.Errorf("the median of 5 million: %v, want 0.5", got)
+	}
+}
+
+// A 95 % interval holds the truth in 95 % of all runs or more, of a skew
+// distribution too.
+func TestQuantileIntervalHoldsTheTruth(t *testing.T) {
+	const runs, values = 400, 500
+	r := rand.New(rand.NewPCG(7, 7))
+	held := map[float64]int{}
+	for range runs {
+		var d dist
+		for range values {
+			d.one(ofMillis(100*r.ExpFloat64()), false)
+		}
+		q := d.quantiles(values, true)
+		for _, at := range []float64{0.5, 0.95, 0.99} {
+			in, truth := q.interval(at, values), -100*math.Log(1-at)
+			if in.Lo <= truth*1.001 && (in.Open || truth <= in.Hi*1.001) {
+				held[at]++
+			}
+		}
+	}
+	for at, n := range held {
+		if n < runs*93/100 {
+			t.Errorf("the interval of quantile %v held in %d of %d runs, want 95 %%", at, n, runs)
+		}
+	}
+	if len(held) != 3 {
+		t.Errorf("held %v", held)
+	}
+}
+
+// Steps that hang together make the interval wider than Wilson's.
+func TestBootstrap(t *testing.T) {
+	points := make([]Point, 20)
+	for i := range points { // 1000 requests a step; in every fourth all fail
+		points[i] = Point{Offered: 1000, Good: 1000}
+		if i%4 == 3 {
+			points[i].Good = 0
+		}
+	}
+	r := Result{Tally: Tally{Offered: 20_000, OK: 15_000}, Timeline: points}
+	got, plain := attained(&r), Wilson(15_000, 20_000, Confidence)
+	// 15 of 20 steps: binomial, ±0.19.
+	if got.Lo < 0.50 || got.Lo > 0.60 || got.Hi < 0.90 || got.Hi > 0.96 {
+		t.Errorf("%+v, want about 0.55 to 0.95; Wilson alone says %+v", got, plain)
+	}
+	if again := attained(&r); again != got {
+		t.Errorf("%+v and then %+v of one report", got, again)
+	}
+	if got := bootstrap(points[:9], nil, nil); !got.Open {
+		t.Errorf("%+v of 9 steps, want an open one", got)
+	}
+}
+
+func TestIntervalsApart(t *testing.T) {
+	for _, c := range []struct {
+		a, b         Interval
+		apart, below bool
+	}{
+		{Interval{1, 2, false}, Interval{3, 4, false}, true, true},
+		{Interval{3, 4, false}, Interval{1, 2, false}, true, false},
+		{Interval{1, 3, false}, Interval{3, 4, false}, false, false},
+		{Interval{1, 2, true}, Interval{3, 4, false}, false, false},
+		{Interval{3, 4, true}, Interval{1, 2, false}, true, false},
+	} {
+		if apart, below := c.a.apart(c.b); apart != c.apart || below != c.below {
+			t.Errorf("%+v and %+v: %v %v", c.a, c.b, apart, below)
+		}
+	}
+}
