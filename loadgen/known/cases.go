@@ -54,7 +54,8 @@ func end(d time.Duration, tokens int) part { return at(d, finish, usage(tokens),
 
 // timed are the servers whose every time is checked, one after the other.
 func timed() []*subject {
-	// Not half of them: a median between two groups would be that of neither.
+	// No figure here or below has two groups of values that meet at a quantile: it
+	// would be that of either.
 	quarter := paced("every fourth answer late", held(unary, loadgen.Goal{Target: 70 * msec}), loadgen.OK, chat(20*msec), chat(20*msec), chat(20*msec), chat(120*msec))
 	quarter.wants[3] = loadgen.Late
 	first, rest := cut(word)
@@ -78,12 +79,12 @@ func timed() []*subject {
 		paced("comments and CRLF", streaming, loadgen.OK, stream(3,
 			at(10*msec, crlf(comment), comment), at(50*msec, crlf(role)), at(60*msec, crlf(comment)), at(90*msec, crlf(word)), at(120*msec, comment, crlf(word)),
 			at(150*msec, crlf(word), crlf(comment)), at(170*msec, crlf(finish), crlf(usage(3)), crlf(done)))),
-		paced("events split over writes", streaming, loadgen.OK, stream(3,
-			at(0, role, first), at(60*msec, rest), at(80*msec, word, first), at(120*msec, rest, finish, usage(3), split1), at(150*msec, split2))),
+		paced("events split over writes", streaming, loadgen.OK, stream(4,
+			at(0, role, first), at(60*msec, rest), at(80*msec, word, first), at(120*msec, rest, first), at(160*msec, rest, finish, usage(4), split1), at(180*msec, split2))),
 		paced("several events in one write", streaming, loadgen.OK, stream(8,
 			at(50*msec, role, word, word), at(90*msec, word, word, word, word), at(130*msec, word, word, finish, usage(8), done))),
 		paced("two choices", streaming, loadgen.OK, stream(6,
-			at(20*msec, role), at(60*msec, word1), at(80*msec, word), at(100*msec, word, word1), at(120*msec, finish), at(150*msec, word1, finish1, usage(6), done))),
+			at(20*msec, role), at(60*msec, word1), at(80*msec, word, word1), at(100*msec, word, word1), at(120*msec, finish), at(150*msec, word1, finish1, usage(6), done))),
 		paced("no usage", streaming, loadgen.OK, stream(0,
 			at(0, role), at(50*msec, word), at(70*msec, word), at(90*msec, word, word), at(100*msec, finish, done))),
 		paced("completions, streamed", completing, loadgen.OK, stream(3,
@@ -98,9 +99,9 @@ func hard() []*subject {
 	midway := streaming
 	midway.Timeout = 300 * msec
 	big := unary
-	big.Texts = []string{strings.Repeat("a word after a word ", 1<<20/20)}
-	reader := paced("slow reader of 1 MiB requests", big, loadgen.OK, chat(20*msec))
-	reader.n, reader.rate, reader.server.slow = 20, 20, 5*msec
+	big.Texts = []string{strings.Repeat("a word after a word ", 256<<10/20)}
+	reader := paced("slow reader of 256 KiB requests", big, loadgen.OK, chat(20*msec))
+	reader.n, reader.rate, reader.server.slow = 20, 20, 20*msec
 	return []*subject{
 		reader,
 		paced("no answer", silent, loadgen.Timeout, script{end: hang}),

@@ -35,7 +35,7 @@ func TestFaultsAreClassedExactly(t *testing.T) {
 func TestTruthIsByTheServersClock(t *testing.T) {
 	start := time.Unix(1000, 0)
 	after := func(ms int) time.Time { return start.Add(time.Duration(ms) * msec) }
-	s := paced("s", streaming, loadgen.OK, stream(5, at(0, role), at(50*msec, thought), at(90*msec, word), end(100*msec, 5)))
+	s := paced("s", streaming, loadgen.OK, stream(5, at(0, role), at(50*msec, thought), at(90*msec, word), end(110*msec, 5)))
 	for i := range 2 { // the second is due after 10 ms, and arrives 3 ms late
 		late := 13 * i
 		r := &record{script: s.server.scripts[0], arrived: after(late)}
@@ -46,7 +46,9 @@ func TestTruthIsByTheServersClock(t *testing.T) {
 	}
 	got := s.truth(start)
 	for metric, want := range map[string][]float64{
-		fromIntended: {112, 115}, fromSend: {112, 112}, sendLag: {0, 3}, firstToken: {52, 55}, perToken: {10, 10},
+		fromIntended: {112, 115}, fromSend: {112, 112}, sendLag: {0, 3}, firstByte: {0, 3}, roleChunk: {1, 4}, firstToken: {52, 55},
+		firstToken + sinceSend: {52, 52}, firstVisible: {92, 95}, chunkGap: {40, 40}, interToken: {13.333333, 13.333333, 13.333333, 13.333333, 13.333333, 13.333333},
+		perToken: {10, 10}, lateness: {0, 0},
 	} {
 		if !slices.Equal(got[metric], want) {
 			t.Errorf("%s: %v, want %v", metric, got[metric], want)

@@ -1,6 +1,7 @@
 package known
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -15,45 +16,114 @@ const (
 	fromIntended = "E2E from intended start"
 	fromSend     = "E2E from send"
 	sendLag      = "send lag"
+	firstByte    = "TTFB"
+	roleChunk    = "time to role chunk"
 	firstToken   = "TTFT"
+	firstVisible = "first visible token"
 	perToken     = "TPOT"
+	interToken   = "ITL, by token"
+	chunkGap     = "gap of chunks"
+	lateness     = "worst token late by"
+	sinceSend    = ", from send"
 )
 
-// truth is what really happened, by the server's clock: for each metric one
-// value for each request that has one, in ms.
+// truth is what really happened, by the server's clock: for each metric the
+// values of all requests, in ms.
 type truth map[string][]float64
+
+func (t truth) add(metric string, d time.Duration) {
+	t[metric] = append(t[metric], float64(d)/float64(msec))
+}
 
 // truth reads the records of a run that began at started. Requests are paired
 // with their intended starts in the order in which they came: they are sent in
 // that order, further apart than their ways to the server differ.
 func (s *subject) truth(started time.Time) truth {
 	t := truth{}
-	add := func(metric string, d time.Duration) { t[metric] = append(t[metric], float64(d)/float64(msec)) }
 	for i, r := range s.server.seen() {
 		intended := started.Add(s.due(i))
-		add(sendLag, r.arrived.Sub(intended))
+		t.add(sendLag, r.arrived.Sub(intended))
 		outcome := s.want(i)
-		switch {
-		case outcome == loadgen.Timeout: // its age when the generator gave it up
-			add(fromIntended, r.left.Sub(intended))
-			add(fromSend, r.left.Sub(r.arrived))
-			continue
-		case outcome != loadgen.OK && outcome != loadgen.Late, len(r.writes) < len(r.script.parts):
+		gaveUp := outcome == loadgen.Timeout
+		whole := (outcome == loadgen.OK || outcome == loadgen.Late) && len(r.writes) == len(r.script.parts)
+		if !whole && !gaveUp {
 			continue
 		}
-		end := r.writes[len(r.writes)-1]
-		add(fromIntended, end.Sub(intended))
-		add(fromSend, end.Sub(r.arrived))
+		both := func(metric, since string, at time.Time) {
+			if at.IsZero() && gaveUp {
+				at = r.left // its age then
+			}
+			if !at.IsZero() {
+				t.add(metric, at.Sub(intended))
+				t.add(since, at.Sub(r.arrived))
+			}
+		}
+		var begin, end time.Time
+		if len(r.writes) > 0 {
+			begin = r.writes[0]
+		}
+		if whole {
+			end = r.writes[len(r.writes)-1]
+		}
+		both(fromIntended, fromSend, end)
+		both(firstByte, firstByte+sinceSend, begin)
 		if !s.load.Stream {
 			continue
 		}
-		first, last := r.span(content)
-		add(firstToken, first.Sub(intended))
-		if n := r.completion(); n > 1 {
-			add(perToken, last.Sub(first)/time.Duration(n-1))
+		both(roleChunk, roleChunk+sinceSend, r.first(chunky))
+		both(firstToken, firstToken+sinceSend, r.first(content))
+		both(firstVisible, firstVisible+sinceSend, r.first(visible))
+		if whole {
+			t.addTokens(r, cmp.Or(s.load.TPOTTarget, playback))
 		}
 	}
 	return t
+}
+
+// playback is what a token takes in the playback that tokens are held to when
+// there is no TPOT target.
+const playback = 50 * msec
+
+// addTokens enters what the writes of a whole stream say of its tokens. Tokens
+// come to chunks as they do over the whole answer.
+func (t truth) addTokens(r *record, pace time.Duration) {
+	tokens, chunks := r.completion(), 0
+	for _, p := range r.script.parts {
+		chunks += p.chunks
+	}
+	first, last, before := time.Time{}, time.Time{}, 0
+	var worst time.Duration
+	for i, p := range r.script.parts {
+		if p.chunks == 0 {
+			continue
+		}
+		at := r.writes[i]
+		if first.IsZero() {
+			first = at
+		} else {
+			gap, n := at.Sub(last), max(1, (p.chunks*tokens+chunks/2)/chunks)
+			t.add(chunkGap, gap)
+			for range n {
+				t.add(interToken, gap/time.Duration(n))
+			}
+		}
+		worst = max(worst, at.Sub(first)-pace*time.Duration(before*tokens)/time.Duration(chunks))
+		last, before = at, before+p.chunks
+	}
+	t.add(lateness, worst)
+	if tokens > 1 {
+		t.add(perToken, last.Sub(first)/time.Duration(tokens-1))
+	}
+}
+
+// first is when the first write was made that completed an event with the mark.
+func (r *record) first(m marks) time.Time {
+	for i, p := range r.script.parts {
+		if p.is&m != 0 && i < len(r.writes) {
+			return r.writes[i]
+		}
+	}
+	return time.Time{}
 }
 
 // late counts the answers that took longer than the target, by the server's
@@ -66,21 +136,6 @@ func (t truth) late(target time.Duration) int {
 		}
 	}
 	return n
-}
-
-// span is when the first and the last write was made that completed an event
-// with the mark.
-func (r *record) span(m marks) (first, last time.Time) {
-	for i, p := range r.script.parts {
-		if p.is&m == 0 {
-			continue
-		}
-		if first.IsZero() {
-			first = r.writes[i]
-		}
-		last = r.writes[i]
-	}
-	return first, last
 }
 
 // completion is how many tokens a generator has to count.
@@ -127,7 +182,10 @@ func (s *subject) times(r *loadgen.Result, started time.Time) []Row {
 		metric string
 		got    *loadgen.Quantiles
 	}{
-		{fromIntended, &r.Quantiles}, {fromSend, &r.FromSend}, {sendLag, &r.SendLag}, {firstToken, r.TTFT}, {perToken, r.TPOT},
+		{fromIntended, &r.Quantiles}, {fromSend, &r.FromSend}, {sendLag, &r.SendLag},
+		{firstByte, &r.TTFB}, {firstByte + sinceSend, &r.TTFBFromSend}, {roleChunk, r.Role}, {roleChunk + sinceSend, r.RoleFromSend},
+		{firstToken, r.TTFT}, {firstToken + sinceSend, r.TTFTFromSend}, {firstVisible, r.Visible}, {firstVisible + sinceSend, r.VisibleFromSend},
+		{perToken, r.TPOT}, {interToken, r.ITL}, {chunkGap, r.Gap}, {lateness, r.Lateness},
 	} {
 		right, got := quantilesOf(t[m.metric]), measured(m.got)
 		if right == nil && got == nil {
