@@ -17,10 +17,14 @@ import (
 
 // loadCmd is `aloft load` with all that it can do; without a further word it runs.
 type loadCmd struct {
-	Run loadRunCmd `cmd:"" default:"withargs" help:"Run a profile, or a simple load by flags."`
+	Run      loadRunCmd      `cmd:"" default:"withargs" help:"Run a profile, or a simple load by flags."`
+	Search   loadSearchCmd   `cmd:"" help:"Find the highest rate that keeps an SLO."`
+	Sweep    loadSweepCmd    `cmd:"" help:"Draw the curve over a grid of rates."`
+	Selftest loadSelfTestCmd `cmd:"" help:"Measure servers whose every figure is known."`
 }
 
-type loadRunCmd struct {
+// loadProfile is what is sent: a profile, or a simple load by flags.
+type loadProfile struct {
 	Profile  string        `arg:"" optional:"" type:"existingfile" help:"Profile (YAML); the flags below make a simple one."`
 	URL      string        `help:"Server." default:"http://127.0.0.1:8080" env:"ALOFT_URL"`
 	Key      string        `help:"API key." env:"ALOFT_API_KEY"`
@@ -36,7 +40,11 @@ type loadRunCmd struct {
 	Stream   bool          `help:"Stream the answers."`
 	Tokens   int           `help:"Most generated tokens." default:"32"`
 	Seed     uint64        `help:"Decides every arrival and text." default:"1"`
-	JSON     string        `help:"Write the report here; - is standard output." placeholder:"FILE"`
+}
+
+type loadRunCmd struct {
+	loadProfile
+	JSON string `help:"Write the report here; - is standard output." placeholder:"FILE"`
 }
 
 // Run implements kong's command.
@@ -81,7 +89,7 @@ func liveLine(s loadgen.Snapshot) string {
 	return line
 }
 
-func (c *loadRunCmd) options() (loadgen.Options, error) {
+func (c *loadProfile) options() (loadgen.Options, error) {
 	var opt loadgen.Options
 	if c.Profile != "" {
 		text, err := os.ReadFile(c.Profile)
