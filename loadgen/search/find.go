@@ -184,7 +184,7 @@ func (p *Point) pool(o *Options) {
 	}
 	clauses := unknown
 	switch {
-	case 2*missed > len(whole):
+	case missed == len(whole):
 		clauses = ClauseMiss
 	case missed > 0:
 		clauses = Unclear
@@ -282,9 +282,9 @@ func (a *Answer) answer(points []Point, o *Options) {
 		case p.Verdict == Holds:
 			a.Low, a.Rate = p.Rate, p.Rate
 			wrong += p.pHolds / o.weight(len(p.whole()))
-		case p.Reason == ClauseMiss:
+		case p.Reason == ClauseMiss: // each window might as well have gone the other way, at either end
 			a.High = p.Rate
-			wrong += math.Pow(0.5, float64(len(p.whole())))
+			wrong += 2 * math.Pow(0.5, float64(len(p.whole())))
 		default:
 			a.High = p.Rate
 			wrong += min(p.pFails, p.pGrows) / o.weight(len(p.whole()))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -48,12 +49,9 @@ var knees = []struct {
 func TestKneeOfModels(t *testing.T) {
 	for _, k := range knees {
 		share := func(rate float64) float64 {
-			plan, err := arrivals.Build(arrivals.Rand(1, 0), []arrivals.Phase{{Name: "p", Duration: time.Duration(1e6 / rate * float64(time.Second)), Process: arrivals.Process{Kind: k.kind, Rate: rate}}}, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			plan := draw(1, arrivals.Phase{Duration: time.Duration(1e6 / rate * float64(time.Second)), Process: arrivals.Process{Kind: k.kind, Rate: rate}}, 0)
 			n, good := 0, 0
-			for _, d := range k.model.serveAll(plan, arrivals.Rand(1, 1), slo(t, k.slo).Clauses[0].Bound) {
+			for _, d := range k.model.serveAll(plan, rand.New(rand.NewPCG(1, 1)), slo(t, k.slo).Clauses[0].Bound) {
 				n++
 				if d.outcome == loadgen.OK {
 					good++

@@ -48,9 +48,6 @@ func (o Options) fits() error {
 		if c.streams() && !streams {
 			return fmt.Errorf("search: %v needs a workload with stream: true", c)
 		}
-		if !c.each(o.Attain) && !c.reported() {
-			return fmt.Errorf("search: %v at attainment %v: reports do not have that figure", c, o.Attain)
-		}
 	}
 	return nil
 }

@@ -16,12 +16,16 @@
 //     offered requests must be at least A. This is stricter than each quantile
 //     alone: 1 % slow to start and another 1 % slow to go on are 2 % bad.
 //   - A clause whose quantile is above A (p99.9 at 0.99) bounds each request too,
-//     and the share within that one bound must reach the quantile besides. One
-//     whose quantile is below A (p50) does not bound single requests: of those
-//     that have the figure the quantile must be within the bound.
+//     and its own quantile must be within the bound besides. One whose quantile is
+//     below A (p50) does not bound single requests: its quantile must be within
+//     the bound. So must those of ttfb and first_visible, at any quantile. A
+//     request that failed before it had the figure counts as beyond the quantile.
 //   - A clause on a mean, and one on a figure of which an answer has many (itl,
 //     gap; pooled over all answers), is held against the report's figure. What
 //     failed has none, and is counted by the attainment.
+//
+// The last two kinds are held against each window by itself: a rate holds if all
+// its windows do, and fails by them if none does.
 //
 // A rate holds if a test says so, fails if a test says so or if the queue
 // grows over the window while the rate stays, and is open in between. See
@@ -64,7 +68,8 @@ type Options struct {
 	// Window is how long a rate is measured (0: 30 s), or as long as it takes to
 	// offer Requests (0: as many as have 20 bad ones at Attain),
 	// but never longer than MaxWindow (0: 10 times Window). A clear rate ends
-	// earlier. WarmUp runs before each; 0 means that of the profile.
+	// earlier. WarmUp runs before each; 0 means that of the
+	// profile, or a sixth of Window.
 	Window, MaxWindow, WarmUp time.Duration
 	Requests                  int
 	// Repeats is how many whole windows both ends of the answer rest on, and the
@@ -100,7 +105,7 @@ func (o Options) withDefaults() Options {
 	o.Max = cmp.Or(o.Max, o.Start*1024)
 	o.Window = cmp.Or(o.Window, 30*time.Second)
 	o.MaxWindow = cmp.Or(o.MaxWindow, 10*o.Window)
-	o.WarmUp = cmp.Or(o.WarmUp, o.Base.WarmUp)
+	o.WarmUp = cmp.Or(o.WarmUp, o.Base.WarmUp, o.Window/6)
 	o.Requests = cmp.Or(o.Requests, int(math.Ceil(20/max(1-o.Attain, 1e-4))))
 	o.Limit = cmp.Or(o.Limit, 30*time.Minute)
 	o.Points = cmp.Or(o.Points, 8)

@@ -243,6 +243,66 @@ func (c Clause) each(attain float64) bool {
 	return !c.Mean && c.Quantile >= attain-1e-9 && (c.Metric == TTFT || c.Metric == TPOT || c.Metric == E2E)
 }
 
+// figure is the name of the metric in a report.
+func (m Metric) figure() string {
+	if m == FirstVisible {
+		return "visible"
+	}
+	return string(m)
+}
+
+// within reports whether a result is within the bound, by itself. A request that
+// failed without the figure counts as beyond every quantile of it; pooled figures
+// and means have no place for it.
+func (c Clause) within(r *loadgen.Result) (within, known bool) {
+	q := r.Figure(c.Metric.figure())
+	if q == nil || q.N == 0 {
+		return false, false
+	}
+	is := func(ms float64) (bool, bool) { return ms <= float64(c.limit())/float64(time.Millisecond), true }
+	if c.Mean {
+		return is(q.Mean)
+	}
+	at := c.Quantile
+	if c.Metric != ITL && c.Metric != Gap {
+		failed := min(q.LeftOut, r.Shed+r.Failed-q.AtLeast)
+		at *= float64(q.N+int64(max(failed, 0))) / float64(q.N)
+	}
+	if at > 1 {
+		return false, true
+	}
+	if q.HDR != nil {
+		return is(q.HDR.Quantile(at))
+	}
+	if v, named := q.At(strings.ReplaceAll(c.stat, ".", "")); named && at == c.Quantile {
+		return is(v)
+	}
+	return false, false // a figure of a run under way that is not kept then
+}
+
+// beside is what the clauses say that the attainment does not: "" if each holds
+// in each workload that has its figure.
+func (s SLO) beside(results []loadgen.Result, attain float64) Reason {
+	why := Reason("")
+	for _, c := range s.Clauses {
+		if c.each(attain) && c.Quantile <= attain+1e-9 {
+			continue // who attains it holds it
+		}
+		some := false
+		for i := range results {
+			within, known := c.within(&results[i])
+			if known && !within {
+				return ClauseMiss
+			}
+			some = some || known
+		}
+		if !some {
+			why = NoFigures
+		}
+	}
+	return why
+}
+
 // streams reports whether only streams have the figure.
 func (c Clause) streams() bool { return c.Metric != E2E && c.Metric != TTFB }
 

@@ -112,3 +112,36 @@ func TestSLOSetsTargets(t *testing.T) {
 		t.Errorf("targets of a workload without a stream are %+v, want %+v", g, want)
 	}
 }
+
+// Clauses beside the attainment: what failed counts as beyond a quantile, and a
+// figure that is not known is not taken to hold.
+func TestClausesBesideTheAttainment(t *testing.T) {
+	result := loadgen.Result{Tally: loadgen.Tally{Offered: 100, OK: 100}}
+	result.Quantiles = loadgen.Quantiles{N: 100, Mean: 40, P50: 30, P90: 80, P99: 200}
+	result.Gap = &loadgen.Quantiles{N: 4000, LeftOut: 2, P99: 70}
+	failing := result
+	failing.Tally = loadgen.Tally{Offered: 110, OK: 100, Failed: 10}
+	failing.LeftOut = 10
+	for _, c := range []struct {
+		slo  string
+		in   loadgen.Result
+		want Reason
+	}{
+		{"e2e_p99<1ms", result, ""}, // the attainment's own
+		{"e2e_p50<=30ms", result, ""},
+		{"e2e_p50<30ms", result, ClauseMiss},
+		{"e2e_mean<41ms", result, ""},
+		{"e2e_mean<39ms", result, ClauseMiss},
+		{"gap_p99<80ms", result, ""},
+		{"gap_p99<60ms", result, ClauseMiss},
+		{"gap_mean<1s,gap_p99<60ms", result, ClauseMiss},
+		{"ttft_p50<1s", result, NoFigures},
+		{"e2e_p42<1s", result, NoFigures}, // kept of whole runs alone
+		{"e2e_p50<1s", failing, NoFigures},
+		{"e2e_p95<1s", failing, ClauseMiss}, // 9 % have no end
+	} {
+		if got := slo(t, c.slo).beside([]loadgen.Result{c.in}, 0.99); got != c.want {
+			t.Errorf("%s: %q, want %q", c.slo, got, c.want)
+		}
+	}
+}
