@@ -141,7 +141,7 @@ func TestCSV(t *testing.T) {
 			t.Fatalf("%s: %v", f.Name, err)
 		}
 		files[f.Name] = rows
-		if err := f.Write(full{}); err == nil {
+		if err := f.Write(fullDisk{}); err == nil {
 			t.Errorf("%s: no error of a full disk", f.Name)
 		}
 	}
@@ -175,12 +175,12 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// full is a disk without room.
-type full struct{}
+// fullDisk is a disk without room.
+type fullDisk struct{}
 
 var errFull = errors.New("no room")
 
-func (full) Write([]byte) (int, error) { return 0, errFull }
+func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 
 func TestLines(t *testing.T) {
 	var out bytes.Buffer
@@ -229,7 +229,7 @@ func TestSlowLinesAreLost(t *testing.T) {
 	if !strings.Contains(strings.Join(r.Warnings, "\n"), strconv.FormatInt(r.LinesLost, 10)+" lines of requests were lost") {
 		t.Errorf("warnings %q", r.Warnings)
 	}
-	opt.Lines = full{}
+	opt.Lines = fullDisk{}
 	col = collecting(opt, 1)
 	s := oneStream()
 	col.add(&s)
