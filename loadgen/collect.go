@@ -238,14 +238,19 @@ func (r *series) addTokens(s *sample) {
 // Snapshot is the state of a run so far. Results counts a request when it is
 // over, so Offered in it lags behind by what is in flight.
 type Snapshot struct {
-	Elapsed  time.Duration
+	Elapsed  time.Duration // 0 while the warm-up lasts
+	End      time.Duration // when the last phase ends; the drain comes after it
 	InFlight int
 	Results  []Result // of the phases that have begun, by workload, then in order
 }
 
 func (c *collector) snapshot() Snapshot {
 	now := time.Since(c.start)
-	return Snapshot{Elapsed: max(now, 0), InFlight: int(c.open.Load()), Results: c.results(now, false)}
+	out := Snapshot{Elapsed: max(now, 0), InFlight: int(c.open.Load()), Results: c.results(now, false)}
+	for _, p := range c.plans {
+		out.End = max(out.End, p.End())
+	}
+	return out
 }
 
 // results are the figures of the phases that have begun by now, with their

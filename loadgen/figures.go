@@ -3,6 +3,8 @@ package loadgen
 import (
 	"fmt"
 	"math"
+	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -64,6 +66,31 @@ type dist struct {
 	h        *hdrhistogram.Histogram // microseconds; nil until the first value
 	requests int                     // that have values in it
 	atLeast  int                     // of those: given up, so that the value is their age then
+	coarse   [len(coarseBounds) + 1]int64
+	sum      int64 // microseconds
+}
+
+// coarseBounds are what Coarse counts by: they double from 62.5 us to 65.5 s.
+var coarseBounds = func() (out [21]float64) {
+	for i := range out {
+		out[i] = float64(int64(62500)<<i) / 1e9
+	}
+	return out
+}()
+
+// CoarseBounds are the upper ends of Coarse's counts, in seconds; the last count
+// has none.
+func CoarseBounds() []float64 { return slices.Clone(coarseBounds[:]) }
+
+// coarsely is the index of the first bound that a duration does not exceed.
+func coarsely(us int64) int {
+	return min(bits.Len64(uint64(max(2*us-1, 0))/125), len(coarseBounds))
+}
+
+// Coarse is a distribution as what watches a run reads it: in few buckets.
+type Coarse struct {
+	Counts []int64 // by CoarseBounds, of each what is above the bound before
+	Sum    float64 // seconds
 }
 
 // histogram counts microseconds up to the longest possible request (timeout
@@ -83,7 +110,10 @@ func (d *dist) add(took time.Duration, n int64) {
 	if d.h == nil {
 		d.h = histogram()
 	}
-	_ = d.h.RecordValues(micros(took), n)
+	us := micros(took)
+	_ = d.h.RecordValues(us, n)
+	d.coarse[coarsely(us)] += n
+	d.sum += us * n
 }
 
 // one enters the only duration of a request.
@@ -117,6 +147,8 @@ type Quantiles struct {
 	Max     float64 `json:"max_ms"`
 	// HDR is the whole distribution; nil in snapshots and without values.
 	HDR *Histogram `json:"hdr,omitempty"`
+	// Coarse is the same for who watches; nil but in snapshots.
+	Coarse *Coarse `json:"-"`
 }
 
 // quantiles of the values so far, of offered requests.
@@ -128,6 +160,8 @@ func (d *dist) quantiles(offered int, whole bool) Quantiles {
 	out.fill(d.h)
 	if whole {
 		out.HDR = &Histogram{d.h}
+	} else {
+		out.Coarse = &Coarse{slices.Clone(d.coarse[:]), float64(d.sum) / 1e6}
 	}
 	return out
 }

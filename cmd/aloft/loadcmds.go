@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
-	"golang.org/x/term"
 
 	"aloft/loadgen"
 	"aloft/loadgen/arrivals"
@@ -44,6 +43,7 @@ type loadProfile struct {
 
 type loadRunCmd struct {
 	loadProfile
+	loadWatch
 	JSON string `help:"Write the report here; - is standard output." placeholder:"FILE"`
 }
 
@@ -53,13 +53,7 @@ func (c *loadRunCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if term.IsTerminal(int(os.Stderr.Fd())) {
-		opt.OnSample = func(s loadgen.Snapshot) { fmt.Fprintf(os.Stderr, "\r\033[K%s", liveLine(s)) }
-	}
-	report, err := loadgen.Run(ctx, opt)
-	if opt.OnSample != nil {
-		fmt.Fprint(os.Stderr, "\r\033[K")
-	}
+	report, err := c.run(ctx, opt)
 	if err != nil {
 		return err
 	}
@@ -79,14 +73,6 @@ func (c *loadRunCmd) Run(ctx context.Context) error {
 		return fmt.Errorf("all %d requests failed", offered)
 	}
 	return nil
-}
-
-func liveLine(s loadgen.Snapshot) string {
-	line := fmt.Sprintf("%v  %d in flight", s.Elapsed.Round(time.Second), s.InFlight)
-	for _, r := range s.Results {
-		line += fmt.Sprintf("  %s/%s %d ok, %d late, %d shed, %d failed, p99 %.0f ms", r.Name, r.Phase, r.OK, r.Late, r.Shed, r.Failed, r.P99)
-	}
-	return line
 }
 
 func (c *loadProfile) options() (loadgen.Options, error) {

@@ -1,0 +1,323 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+
+	"aloft/loadgen"
+)
+
+// loadWatch is who may look on while a load runs.
+type loadWatch struct {
+	Live    string `help:"The view while it runs, on standard error: auto redraws a terminal, plain writes a line at times, none." default:"auto" enum:"auto,plain,none"`
+	Metrics string `help:"Serve the figures to Prometheus here while it runs, at /metrics; without a host on 127.0.0.1." placeholder:"ADDRESS"`
+}
+
+// run is loadgen.Run with them looking on.
+func (c *loadWatch) run(ctx context.Context, opt loadgen.Options) (report *loadgen.Report, err error) {
+	metrics, err := serveLoadMetrics(ctx, c.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	view := newLive(c.Live, os.Stderr, os.Getenv)
+	opt.OnSample = func(s loadgen.Snapshot) {
+		view.show(s)
+		metrics.show(s)
+	}
+	report, err = loadgen.Run(ctx, opt)
+	view.close()
+	if closing := metrics.close(); closing != nil { // the run stands nevertheless
+		fmt.Fprintln(os.Stderr, closing)
+	}
+	return report, err
+}
+
+// How a run is shown while it goes on.
+const (
+	liveAuto  = "auto"  // as the terminal can
+	livePlain = "plain" // a line at times
+	liveNone  = "none"
+)
+
+// plainEvery is how often a log gets a line.
+const plainEvery = 5 * time.Second
+
+// live shows a run on a terminal or in a log. A goroutine of its own writes: one
+// who has stopped the terminal must not stop the run.
+type live struct {
+	in   chan loadgen.Snapshot // the latest that was not shown yet
+	done chan struct{}
+}
+
+// newLive starts the view; auto redraws a terminal that can and writes plain
+// lines to all else. nil, for none, shows nothing.
+func newLive(mode string, f *os.File, getenv func(string) string) *live {
+	isTerminal := term.IsTerminal(int(f.Fd()))
+	switch dumb := getenv("TERM") == "dumb" || getenv("TERM") == "" || !isTerminal; {
+	case mode == liveNone:
+		return nil
+	case mode == livePlain || dumb:
+		return startLive(&plainView{out: f})
+	}
+	return startLive(&screenView{out: f, colour: getenv("NO_COLOR") == "", size: func() (int, int) {
+		width, height, err := term.GetSize(int(f.Fd()))
+		if err != nil {
+			return 80, 24
+		}
+		return width, height
+	}})
+}
+
+// view draws snapshots, the last of a run last. close leaves the terminal as it
+// was.
+type view interface {
+	draw(loadgen.Snapshot)
+	close()
+}
+
+func startLive(v view) *live {
+	l := &live{in: make(chan loadgen.Snapshot, 1), done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		defer v.close()
+		for s := range l.in {
+			v.draw(s)
+		}
+	}()
+	return l
+}
+
+// show hands over the figures so far, in place of those that are not drawn yet.
+func (l *live) show(s loadgen.Snapshot) {
+	if l == nil {
+		return
+	}
+	select {
+	case <-l.in:
+	default:
+	}
+	l.in <- s // one goroutine sends: there is room
+}
+
+// close ends the view; show must not be called any more.
+func (l *live) close() {
+	if l == nil {
+		return
+	}
+	close(l.in)
+	<-l.done
+}
+
+// moment is a snapshot with the rates since the one before.
+type moment struct {
+	loadgen.Snapshot
+	sums
+	sent, good float64 // a second
+	now        []int   // index of each workload's present phase
+}
+
+// sums is what the phases of a run have come to.
+type sums struct {
+	at           time.Duration
+	offered      int // answered, refused or failed: what is in flight is not counted yet
+	ok, late     int
+	shed, failed int
+}
+
+// look compares a snapshot with the last.
+func look(s loadgen.Snapshot, last sums) moment {
+	m := moment{Snapshot: s, sums: sums{at: s.Elapsed}}
+	for i := range s.Results {
+		r := &s.Results[i]
+		m.offered, m.ok, m.late = m.offered+r.Offered, m.ok+r.OK, m.late+r.Late
+		m.shed, m.failed = m.shed+r.Shed, m.failed+r.Failed
+		if n := len(m.now); n > 0 && s.Results[m.now[n-1]].Name == r.Name {
+			m.now[n-1] = i
+		} else {
+			m.now = append(m.now, i)
+		}
+	}
+	if took := (s.Elapsed - last.at).Seconds(); took > 0 {
+		m.sent, m.good = float64(m.offered-last.offered)/took, float64(m.ok-last.ok)/took
+	}
+	return m
+}
+
+// goodShare is ok / offered in per cent, as text.
+func goodShare(ok, offered int) string {
+	if offered == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", 100*float64(ok)/float64(offered))
+}
+
+// left is how far a run is and what is to come.
+func (m *moment) left() string {
+	switch {
+	case m.Elapsed == 0:
+		return "warming up"
+	case m.Elapsed < m.End:
+		return clock(m.End-m.Elapsed) + " left"
+	case m.InFlight > 0:
+		return "draining"
+	}
+	return "done"
+}
+
+// clock is a duration as minutes and seconds.
+func clock(d time.Duration) string {
+	s := int(d.Round(time.Second).Seconds())
+	if s >= 3600 {
+		return fmt.Sprintf("%d:%02d:%02d", s/3600, s/60%60, s%60)
+	}
+	return fmt.Sprintf("%d:%02d", s/60, s%60)
+}
+
+// plainView writes a line for each workload now and then.
+type plainView struct {
+	out  io.Writer
+	last sums
+	next time.Duration
+}
+
+func (v *plainView) draw(s loadgen.Snapshot) {
+	if s.Elapsed < max(v.next, plainEvery) {
+		return
+	}
+	m := look(s, v.last)
+	v.last, v.next = m.sums, s.Elapsed-s.Elapsed%plainEvery+plainEvery
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s of %s, %s: %.1f/s ended, %.1f/s good, %d in flight, %s %% good, %d late, %d shed, %d failed so far\n",
+		clock(m.Elapsed), clock(m.End), m.left(), m.sent, m.good, m.InFlight, goodShare(m.ok, m.offered), m.late, m.shed, m.failed)
+	for _, i := range m.now {
+		r := &m.Results[i]
+		more, _ := note(r)
+		fmt.Fprintf(&b, "  %s, %s: %s %% good, p50 %s ms, p99 %s ms, lag p99 %s ms%s\n", oneLine(r.Name), oneLine(r.Phase),
+			goodShare(r.OK, r.Offered), millis(r.Quantiles), millis99(r.Quantiles), millis99(r.SendLag), more)
+	}
+	_, _ = io.WriteString(v.out, b.String()) // a view that cannot be written must not end the run
+}
+
+func (v *plainView) close() {}
+
+// screenView draws one block of lines and draws it again in its place. The
+// cursor stands below the block after each write and is never hidden, so that
+// whatever ends the program leaves the terminal as it was.
+type screenView struct {
+	out    io.Writer
+	colour bool
+	size   func() (columns, lines int)
+	last   sums
+	lines  int // of the block that is drawn
+}
+
+func (v *screenView) draw(s loadgen.Snapshot) {
+	m := look(s, v.last)
+	v.last = m.sums
+	width, height := v.size()
+	lines := frame(&m, min(width, 80)-1, max(height-1, 1)) // a full last column would wrap
+	var b strings.Builder
+	b.WriteString(v.back())
+	for _, l := range lines {
+		if v.colour && l.alarm {
+			l.text = "\x1b[31m" + l.text + "\x1b[0m"
+		}
+		b.WriteString(l.text + "\n")
+	}
+	v.lines = len(lines)
+	_, _ = io.WriteString(v.out, b.String())
+}
+
+// back moves to the block's first line and clears all from there.
+func (v *screenView) back() string {
+	if v.lines == 0 {
+		return "\r"
+	}
+	return fmt.Sprintf("\r\x1b[%dA\x1b[J", v.lines)
+}
+
+func (v *screenView) close() { _, _ = io.WriteString(v.out, v.back()) }
+
+// line is one of a frame; an alarm is shown in red.
+type line struct {
+	text  string
+	alarm bool
+}
+
+// frame is the block for a moment, in so many columns and at most so many lines.
+func frame(m *moment, width, height int) []line {
+	share := 0.0
+	if m.End > 0 {
+		share = m.Elapsed.Seconds() / m.End.Seconds()
+	}
+	head := fmt.Sprintf("%s of %s  [%s]  %s", clock(m.Elapsed), clock(m.End), bar(share, 36), m.left())
+	total := fmt.Sprintf("%.1f/s ended  %.1f/s good  %d in flight  %d late  %d shed  %d failed", m.sent, m.good, m.InFlight, m.late, m.shed, m.failed)
+	out := []line{{head, false}, {total, m.failed > 0}}
+	out = append(out, line{fmt.Sprintf("%-24s %9s %8s %10s %10s %9s", "", "ended", "good %", "p50 ms", "p99 ms", "lag p99"), false})
+	for n, i := range m.now {
+		r := &m.Results[i]
+		more, late := note(r)
+		if len(out) == height-1 && n < len(m.now)-1 {
+			out = append(out, line{fmt.Sprintf("and %d more workloads", len(m.now)-n), false})
+			break
+		}
+		out = append(out, line{fmt.Sprintf("%-24s %9d %8s %10s %10s %9s%s", cut(r.Name+", "+r.Phase, 24), r.Offered, goodShare(r.OK, r.Offered),
+			millis(r.Quantiles), millis99(r.Quantiles), millis99(r.SendLag), more), late})
+	}
+	out = out[:min(len(out), height)]
+	for i := range out {
+		out[i].text = cut(out[i].text, width)
+	}
+	return out
+}
+
+// note says of a closed loop that it is one, and warns while the generator
+// itself is late: more than 1 ms and 1 % of the target, which the report fails a
+// run for.
+func note(r *loadgen.Result) (text string, alarm bool) {
+	switch {
+	case r.Closed > 0:
+		return " closed", false
+	case r.SendLag.P99 > max(1, r.Targets.E2E/100):
+		return " BEHIND", true
+	}
+	return "", false
+}
+
+func millis(q loadgen.Quantiles) string   { return figure(q.P50, q.N) }
+func millis99(q loadgen.Quantiles) string { return figure(q.P99, q.N) }
+
+func figure(v float64, n int64) string {
+	switch {
+	case n == 0:
+		return "-"
+	case v < 100:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+// cut is a text in so many columns, without what would move the cursor.
+func cut(s string, width int) string {
+	s = oneLine(s)
+	if utf8.RuneCountInString(s) <= width {
+		return s
+	}
+	return string([]rune(s)[:max(width, 0)])
+}
+
+func oneLine(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c >= 0x7f && c < 0xa0 {
+			return ' '
+		}
+		return c
+	}, s)
+}

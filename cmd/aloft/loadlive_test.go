@@ -1,0 +1,184 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"aloft/loadgen"
+)
+
+// snapshotAt is a run with two workloads, the first in its second phase.
+func snapshotAt(elapsed time.Duration, n int) loadgen.Snapshot {
+	result := func(name, phase string, n int) loadgen.Result {
+		r := loadgen.Result{Name: name, Phase: phase, Tally: loadgen.Tally{Offered: n, OK: n - 2, Shed: 1, Failed: 1}, FailedBy: map[loadgen.Outcome]int{loadgen.Timeout: 1}}
+		counts := make([]int64, len(loadgen.CoarseBounds())+1)
+		counts[3], counts[len(counts)-1] = int64(n-1), 1
+		r.Quantiles = loadgen.Quantiles{N: int64(n), P50: 12.3, P99: 456.7, Coarse: &loadgen.Coarse{Counts: counts, Sum: 70}}
+		r.FromSend = r.Quantiles
+		r.SendLag = loadgen.Quantiles{N: int64(n), P99: 0.21}
+		return r
+	}
+	return loadgen.Snapshot{Elapsed: elapsed, End: time.Minute, InFlight: 7, Results: []loadgen.Result{
+		result("embed", "low", 100), result("embed", "high", n), result("a very long name\x1b[2J of a workload", "only\nphase", 10),
+	}}
+}
+
+func TestScreenView(t *testing.T) {
+	var out strings.Builder
+	v := &screenView{out: &out, size: func() (int, int) { return 80, 24 }}
+	v.draw(snapshotAt(10*time.Second, 50))
+	first := out.String()
+	want := "" +
+		"\r0:10 of 1:00  [######..............................]  0:50 left\n" +
+		"16.0/s ended  15.4/s good  7 in flight  0 late  3 shed  3 failed\n" +
+		"                             ended   good %     p50 ms     p99 ms   lag p99\n" +
+		"embed, high                     50    96.00      12.30        457      0.21\n" +
+		"a very long name [2J of         10    80.00      12.30        457      0.21\n"
+	if first != want {
+		t.Errorf("drawn:\n%q\nwant:\n%q", first, want)
+	}
+	for l := range strings.Lines(first) {
+		if n := utf8.RuneCountInString(strings.Trim(l, "\r\n")); n > 79 {
+			t.Errorf("a line of %d columns: %q", n, l)
+		}
+	}
+	out.Reset()
+	v.draw(snapshotAt(11*time.Second, 80))
+	if second := out.String(); !strings.HasPrefix(second, "\r\x1b[5A\x1b[J0:11 of") || !strings.Contains(second, "\n30.0/s ended  30.0/s good") {
+		t.Errorf("drawn again: %q", second)
+	}
+	out.Reset()
+	v.close()
+	if out.String() != "\r\x1b[5A\x1b[J" {
+		t.Errorf("closed with %q: the block must be gone and the cursor where it began", out.String())
+	}
+}
+
+// A small terminal gets as much as fits; colour only marks what is wrong.
+func TestScreenViewFits(t *testing.T) {
+	var out strings.Builder
+	v := &screenView{out: &out, colour: true, size: func() (int, int) { return 20, 5 }}
+	v.draw(snapshotAt(10*time.Second, 50))
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 4 || !strings.HasPrefix(lines[3], "and 2 more") {
+		t.Errorf("drawn in 20 x 5: %q", lines)
+	}
+	if lines[1] != "\x1b[31m16.0/s ended  15.4/\x1b[0m" {
+		t.Errorf("failures are not in red, or not in 19 columns: %q", lines[1])
+	}
+}
+
+func TestPlainView(t *testing.T) {
+	var out strings.Builder
+	v := &plainView{out: &out}
+	for s := range 13 {
+		v.draw(snapshotAt(time.Duration(s)*time.Second, 10+10*s))
+	}
+	v.close()
+	want := `0:05 of 1:00, 0:55 left: 34.0/s ended, 32.8/s good, 7 in flight, 96.47 % good, 0 late, 3 shed, 3 failed so far
+  embed, high: 96.67 % good, p50 12.30 ms, p99 457 ms, lag p99 0.21 ms
+  a very long name [2J of a workload, only phase: 80.00 % good, p50 12.30 ms, p99 457 ms, lag p99 0.21 ms
+0:10 of 1:00, 0:50 left: 10.0/s ended, 10.0/s good, 7 in flight, 97.27 % good, 0 late, 3 shed, 3 failed so far
+  embed, high: 98.18 % good, p50 12.30 ms, p99 457 ms, lag p99 0.21 ms
+  a very long name [2J of a workload, only phase: 80.00 % good, p50 12.30 ms, p99 457 ms, lag p99 0.21 ms
+`
+	if out.String() != want {
+		t.Errorf("written:\n%s\nwant:\n%s", out.String(), want)
+	}
+}
+
+// What is no terminal gets plain lines and never an escape; none gets nothing.
+func TestLiveOnPipe(t *testing.T) {
+	for mode, lines := range map[string]bool{liveAuto: true, livePlain: true, liveNone: false} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLive(mode, w, func(key string) string { return map[string]string{"TERM": "xterm"}[key] })
+		l.show(snapshotAt(6*time.Second, 10))
+		l.close()
+		_ = w.Close()
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(text) > 0; got != lines || strings.ContainsAny(string(text), "\x1b\r") {
+			t.Errorf("%s on a pipe: %q", mode, text)
+		}
+	}
+}
+
+// A terminal that was stopped must not stop the run.
+func TestLiveNeverWaits(t *testing.T) {
+	blocked := make(chan struct{})
+	l := startLive(blockedView{blocked})
+	for s := range 100 {
+		l.show(snapshotAt(time.Duration(s)*time.Second, 10))
+	}
+	close(blocked)
+	l.close()
+}
+
+type blockedView struct{ until chan struct{} }
+
+func (v blockedView) draw(loadgen.Snapshot) { <-v.until }
+func (v blockedView) close()                {}
+
+func TestLoadMetrics(t *testing.T) {
+	m, err := serveLoadMetrics(t.Context(), ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(m.addr, "127.0.0.1:") {
+		t.Errorf("without a host it listens on %s, want the loopback interface", m.addr)
+	}
+	get := func() string {
+		t.Helper()
+		answer, err := http.Get("http://" + m.addr + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = answer.Body.Close() }()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil || answer.StatusCode != http.StatusOK {
+			t.Fatalf("status %d: %v: %s", answer.StatusCode, err, text)
+		}
+		return string(text)
+	}
+	get() // before the first snapshot
+	s := snapshotAt(10*time.Second, 50)
+	s.Results[0].Name = "bad \xff name"
+	m.show(s)
+	text := get()
+	for _, want := range []string{
+		`aloft_load_requests_total{outcome="ok",phase="high",workload="embed"} 48`,
+		`aloft_load_requests_total{outcome="timeout",phase="high",workload="embed"} 1`,
+		`aloft_load_latency_seconds_bucket{from="intended",phase="high",workload="embed",le="0.00025"} 0`,
+		`aloft_load_latency_seconds_bucket{from="intended",phase="high",workload="embed",le="0.0005"} 49`,
+		`aloft_load_latency_seconds_bucket{from="send",phase="high",workload="embed",le="65.536"} 49`,
+		`aloft_load_latency_seconds_count{from="intended",phase="high",workload="embed"} 50`,
+		`aloft_load_latency_seconds_sum{from="intended",phase="high",workload="embed"} 70`,
+		`aloft_load_requests_total{outcome="ok",phase="low",workload="bad ? name"} 98`,
+		`aloft_load_in_flight_requests 7`, `aloft_load_elapsed_seconds 10`,
+	} {
+		if !strings.Contains(text, want+"\n") {
+			t.Errorf("%s is missing in\n%s", want, text)
+		}
+	}
+	if err := m.close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := http.Get("http://" + m.addr + "/metrics"); err == nil {
+		t.Error("the endpoint answers after its end")
+	}
+	for _, bad := range []string{"9109", "127.0.0.1:99999", "nonsense"} {
+		if _, err := serveLoadMetrics(t.Context(), bad); err == nil {
+			t.Errorf("%q: no error", bad)
+		}
+	}
+}
