@@ -19,7 +19,11 @@ type loadCmd struct {
 	Run      loadRunCmd      `cmd:"" default:"withargs" help:"Run a profile, or a simple load by flags."`
 	Search   loadSearchCmd   `cmd:"" help:"Find the highest rate that keeps an SLO."`
 	Sweep    loadSweepCmd    `cmd:"" help:"Draw the curve over a grid of rates."`
+	Compare  loadCompareCmd  `cmd:"" help:"Say what changed between two reports, where the intervals allow a verdict."`
 	Selftest loadSelfTestCmd `cmd:"" help:"Measure servers whose every figure is known."`
+
+	Calibrate  loadCalibrateCmd `cmd:"" help:"Say what this machine can do as a load generator."`
+	NullServer loadNullCmd      `cmd:"" hidden:"" help:"The server that calibrate measures against."`
 }
 
 // loadProfile is what is sent: a profile, or a simple load by flags.

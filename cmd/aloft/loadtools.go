@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/alecthomas/kong"
+
+	"aloft/loadgen"
+	"aloft/loadgen/known"
+)
+
+type loadCompareCmd struct {
+	A    string `arg:"" type:"existingfile" help:"Report (JSON) of the run before."`
+	B    string `arg:"" type:"existingfile" help:"Report of the run after."`
+	JSON string `help:"Write the comparison here; - is standard output." placeholder:"FILE"`
+}
+
+// Run implements kong's command.
+func (c *loadCompareCmd) Run(k *kong.Context) error {
+	a, err := readReport(c.A)
+	if err != nil {
+		return err
+	}
+	b, err := readReport(c.B)
+	if err != nil {
+		return err
+	}
+	found := loadgen.Compare(a, b)
+	if c.JSON != "-" {
+		if err := found.WriteTable(k.Stdout); err != nil {
+			return err
+		}
+	}
+	return into(c.JSON, k.Stdout, func(w io.Writer) error { return json.NewEncoder(w).Encode(&found) })
+}
+
+func readReport(path string) (*loadgen.Report, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	r, err := loadgen.ReadReport(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return r, nil
+}
+
+type loadCalibrateCmd struct {
+	Rounds int    `help:"Rounds of which the best counts." default:"5"`
+	JSON   string `help:"Write the figures here; - is standard output." placeholder:"FILE"`
+}
+
+// Run implements kong's command. A missed target is told loudly but is no
+// error: the machine may be small, or busy.
+func (c *loadCalibrateCmd) Run(ctx context.Context, k *kong.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	found, err := known.Calibrate(ctx, known.CalibrateOptions{Null: []string{self, "load", "null-server"}, Rounds: c.Rounds,
+		Say: func(line string) { fmt.Fprintln(os.Stderr, line) }})
+	if err != nil {
+		return err
+	}
+	if c.JSON != "-" {
+		if err := found.WriteTable(k.Stdout); err != nil {
+			return err
+		}
+	}
+	return into(c.JSON, k.Stdout, func(w io.Writer) error { return json.NewEncoder(w).Encode(found) })
+}
+
+type loadNullCmd struct {
+	Address string `arg:"" help:"Where to listen."`
+}
+
+// Run implements kong's command.
+func (c *loadNullCmd) Run(ctx context.Context, k *kong.Context) error {
+	return known.ListenNull(ctx, c.Address, k.Stdout)
+}
