@@ -106,12 +106,12 @@ func (s *sample) mark(before, st *stream, at time.Duration) {
 	if n == 0 {
 		return
 	}
-	took := at - s.last
-	if before.chunks == 0 {
-		s.first, took = at, 0
+	if before.chunks == 0 { // no gap: what came before it is the TTFT
+		s.first = at
+	} else {
+		s.gaps = append(s.gaps, gap{took: at - s.last, chunks: int32(n)})
 	}
 	s.last = at
-	s.gaps = append(s.gaps, gap{took: took, chunks: int32(n)})
 }
 
 // playback is what a token takes in a playback without a TPOT target: 20 tokens/s,
@@ -127,7 +127,10 @@ func (s *sample) lateness(perToken time.Duration) time.Duration {
 	}
 	perChunk := float64(perToken) * float64(s.completion) / float64(s.chunks)
 	var at, worst time.Duration // from the first token
-	before := 0                 // chunks
+	before := s.chunks          // chunks: those of the first read, of which no gap tells
+	for _, g := range s.gaps {
+		before -= int(g.chunks)
+	}
 	for _, g := range s.gaps {
 		at += g.took
 		worst = max(worst, at-time.Duration(float64(before)*perChunk))

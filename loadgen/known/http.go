@@ -31,8 +31,8 @@ type conn struct {
 	path []byte // of the request, reused by the next one
 	body []byte
 
-	// slow is how long to wait between reads of slowRead bytes of a body.
-	slow time.Duration
+	stamped bool          // the kernel tells when requests came in
+	slow    time.Duration // wait between reads of slowRead bytes of a body
 }
 
 // slowRead is how much of a body a slow reader takes at once, in bytes.
@@ -40,10 +40,15 @@ const slowRead = 64 << 10
 
 // next reads one request and says when its first byte was there.
 func (c *conn) next() (arrived time.Time, err error) {
+	if c.stamped && c.r.Buffered() == 0 {
+		arrived = cameIn(c.Conn)
+	}
 	if _, err := c.r.Peek(1); err != nil {
 		return time.Time{}, err
 	}
-	arrived = time.Now()
+	if arrived.IsZero() {
+		arrived = time.Now()
+	}
 	line, err := c.r.ReadSlice('\n')
 	if err != nil {
 		return arrived, fmt.Errorf("read request line: %w", err)

@@ -15,7 +15,7 @@ import (
 // What became of requests is exact however busy the machine is. The times are
 // the self-test's own business: `aloft load selftest`.
 func TestFaultsAreClassedExactly(t *testing.T) {
-	rows, err := test(t.Context(), faults())
+	rows, err := test(t.Context(), faults(), time.Now().Add(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

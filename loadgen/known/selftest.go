@@ -16,7 +16,12 @@ import (
 // tries is how often a server is asked at most until each of its rows was right
 // once. A machine that does other work delays the generator and the servers
 // alike; the tolerance stays what it is, and the table tells the tries.
-const tries = 3
+const (
+	tries = 3
+	// retryWithin is how long the self-test may have run when it begins one more
+	// try: it has to end within a minute.
+	retryWithin = 50 * time.Second
+)
 
 // Row is one metric of one server.
 type Row struct {
@@ -47,15 +52,14 @@ func (r *Result) OK() bool { return r.Wrong == 0 && len(r.Rows) > 0 }
 // row is none.
 func SelfTest(ctx context.Context, out io.Writer) (Result, error) {
 	began := time.Now()
-	var groups [][]*subject
-	groups = append(groups, faults())
-	for _, s := range append(stalls(), timed()...) {
+	groups := [][]*subject{faults(), stalls()}
+	for _, s := range timed() { // alone, so that none delays another
 		groups = append(groups, []*subject{s})
 	}
 	fmt.Fprintln(out, "Times are p50, p95, p99 and the maximum in ms; right is by the server's own clock. A time or a rate is ok within 1 % or 1 ms, a count if it is exact.")
 	var result Result
 	for _, g := range groups {
-		rows, err := test(ctx, g)
+		rows, err := test(ctx, g, began.Add(retryWithin))
 		if err != nil {
 			return result, err
 		}
@@ -76,14 +80,18 @@ func SelfTest(ctx context.Context, out io.Writer) (Result, error) {
 	if !result.OK() {
 		verdict = fmt.Sprintf("%d WRONG", result.Wrong)
 	}
+	if !result.OK() {
+		verdict += "; on a machine that does other work, try again when it does not"
+	}
 	_, err := fmt.Fprintf(out, "\n%d rows, %d of them right only when repeated: %s (%.0f s)\n", len(result.Rows), result.Again, verdict, result.Took)
 	return result, err
 }
 
-// test runs servers side by side, again while a row has never been right.
-func test(ctx context.Context, g []*subject) ([]Row, error) {
+// test runs servers side by side, again while a row has never been right and the
+// last time to begin has not passed.
+func test(ctx context.Context, g []*subject, last time.Time) ([]Row, error) {
 	var rows []Row
-	for try := 1; try <= tries; try++ {
+	for try := 1; try == 1 || try <= tries && time.Now().Before(last); try++ {
 		now, err := runOnce(ctx, g)
 		if err != nil {
 			return nil, err

@@ -26,7 +26,7 @@ type server struct {
 // record is one request as the server saw it.
 type record struct {
 	script  script
-	arrived time.Time   // first byte
+	arrived time.Time   // first byte, by the kernel's clock where it tells
 	writes  []time.Time // of each part, just before it
 	left    time.Time   // a hanging script: when the client gave up
 }
@@ -47,6 +47,8 @@ func (s *server) start(ctx context.Context) (addr string, wait func(), err error
 }
 
 func (s *server) handle(c *conn) {
+	stamp(c.Conn)
+	c.stamped = true
 	if s.slow > 0 {
 		// Small buffers, so that the client has to wait for the reader.
 		_ = c.Conn.(*net.TCPConn).SetReadBuffer(slowRead)
