@@ -14,7 +14,8 @@ type collector struct {
 	plans   []arrivals.Plan
 	start   time.Time
 	started time.Time     // wall clock, for people
-	cpu     time.Duration // of this process before the run
+	began   time.Time     // with the warm-up
+	cpu     time.Duration // of this process then
 	series  [][]*series
 	cuts    []cuts // one for each workload
 	warm    *Tally
@@ -37,7 +38,7 @@ type series struct {
 }
 
 func newCollector(opt Options, plans []arrivals.Plan, start time.Time) *collector {
-	c := &collector{opt: opt, plans: plans, start: start, started: start.Round(0), cpu: processCPU()}
+	c := &collector{opt: opt, plans: plans, start: start, started: start.Round(0), began: time.Now(), cpu: processCPU()}
 	var end time.Duration
 	for _, p := range plans {
 		end = max(end, p.End())
@@ -156,7 +157,9 @@ func (r *series) add(s *sample) {
 		if s.further {
 			r.further++
 		}
-		r.lastSent = max(r.lastSent, s.sent)
+		if !s.further && s.retries == 0 { // those may be sent long after the phase, and are not behind for that
+			r.lastSent = max(r.lastSent, s.sent)
+		}
 		r.dist[sendLag].one(s.lag(), false)
 	}
 	r.line.add(s)

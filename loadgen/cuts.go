@@ -62,6 +62,7 @@ func (d *packedDist) quantiles(offered int) Quantiles {
 	out := Quantiles{LeftOut: offered - d.requests, AtLeast: d.atLeast}
 	if d.h != nil {
 		out.fill(d.h)
+		out.Mean = d.h.Mean() / 1000
 	}
 	return out
 }

@@ -2,7 +2,6 @@ package loadgen
 
 import (
 	"fmt"
-	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -67,7 +66,8 @@ type dist struct {
 	requests int                     // that have values in it
 	atLeast  int                     // of those: given up, so that the value is their age then
 	coarse   [len(coarseBounds) + 1]int64
-	sum      int64 // microseconds
+	sum, max int64     // microseconds; to find them in h takes as long as all quantiles
+	shown    Quantiles // as of the last snapshot
 }
 
 // coarseBounds are what Coarse counts by: they double from 62.5 us to 65.5 s.
@@ -113,7 +113,7 @@ func (d *dist) add(took time.Duration, n int64) {
 	us := micros(took)
 	_ = d.h.RecordValues(us, n)
 	d.coarse[coarsely(us)] += n
-	d.sum += us * n
+	d.sum, d.max = d.sum+us*n, max(d.max, us)
 }
 
 // one enters the only duration of a request.
@@ -153,14 +153,20 @@ type Quantiles struct {
 
 // quantiles of the values so far, of offered requests.
 func (d *dist) quantiles(offered int, whole bool) Quantiles {
-	out := Quantiles{LeftOut: offered - d.requests, AtLeast: d.atLeast}
-	if d.h == nil {
-		return out
+	if d.h != nil && d.h.TotalCount() != d.shown.N {
+		d.shown.fill(d.h)
+		d.shown.Mean, d.shown.Max = float64(d.sum)/float64(d.shown.N)/1000, float64(d.max)/1000
+		for _, p := range []*float64{&d.shown.P50, &d.shown.P90, &d.shown.P95, &d.shown.P99, &d.shown.P999} {
+			*p = min(*p, d.shown.Max)
+		}
 	}
-	out.fill(d.h)
-	if whole {
+	out := d.shown
+	out.LeftOut, out.AtLeast = offered-d.requests, d.atLeast
+	switch {
+	case d.h == nil:
+	case whole:
 		out.HDR = &Histogram{d.h}
-	} else {
+	default:
 		out.Coarse = &Coarse{slices.Clone(d.coarse[:]), float64(d.sum) / 1e6}
 	}
 	return out
@@ -170,18 +176,15 @@ func (d *dist) quantiles(offered int, whole bool) Quantiles {
 type counts interface {
 	TotalCount() int64
 	ValueAtPercentilesSlice([]float64) []int64
-	Mean() float64
-	Max() int64
 }
 
+// fill sets what can be read off quickly; a quantile is the upper end of its
+// bucket, which may be 0.1 % above the greatest value.
 func (q *Quantiles) fill(h counts) {
-	if q.N = h.TotalCount(); q.N == 0 {
-		return
-	}
-	at := h.ValueAtPercentilesSlice([]float64{50, 90, 95, 99, 99.9})
+	q.N = h.TotalCount()
+	at := h.ValueAtPercentilesSlice([]float64{50, 90, 95, 99, 99.9, 100})
 	us := func(v int64) float64 { return float64(v) / 1000 }
-	q.Mean = math.Round(h.Mean()) / 1000
-	q.P50, q.P90, q.P95, q.P99, q.P999, q.Max = us(at[0]), us(at[1]), us(at[2]), us(at[3]), us(at[4]), us(h.Max())
+	q.P50, q.P90, q.P95, q.P99, q.P999, q.Max = us(at[0]), us(at[1]), us(at[2]), us(at[3]), us(at[4]), us(at[5])
 }
 
 // At is the quantile of that name (mean, p50, p90, p95, p99, p999, max), in

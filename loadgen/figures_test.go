@@ -255,6 +255,24 @@ func TestTalliesByHand(t *testing.T) {
 	}
 }
 
+// What is sent long after the phase because of an answer, a further attempt or a
+// session's next turn, is not behind a schedule.
+func TestFollowUpsDoNotSlowTheRate(t *testing.T) {
+	col := collecting(twoTenants(), 2)
+	for _, s := range []sample{
+		{outcome: OK, wasSent: true, times: times{intended: 9 * time.Second, sent: 9 * time.Second, end: 10 * time.Second}},
+		{outcome: Shed, wasSent: true, retries: 3, times: times{intended: 9 * time.Second, due: 15 * time.Second, sent: 15*time.Second + 2*msec, end: 16 * time.Second}},
+		{outcome: OK, wasSent: true, further: true, times: times{intended: 18 * time.Second, sent: 18 * time.Second, end: 19 * time.Second}},
+	} {
+		col.add(&s)
+	}
+	r := col.report(false).Results[0]
+	near(t, "planned with the turn", r.Planned, 0.3)
+	near(t, "sent/s", r.Achieved, 0.3)
+	near(t, "retries/s", r.Extra, 0.3)
+	near(t, "lag of the attempt", r.SendLag.Max, 2)
+}
+
 func TestTenthsOfTheLength(t *testing.T) {
 	col := collecting(twoTenants(), 200)
 	for i := range 100 { // planned lengths 1 to 100, the long half late; the server's own count is not asked

@@ -241,7 +241,7 @@ func (c *collector) report(interrupted bool) *Report {
 	out := &Report{
 		Schema: Schema, Name: c.opt.Name, Seed: c.opt.Seed,
 		Started: c.started.UTC(), Elapsed: math.Round(max(now, 0).Seconds()*1000) / 1000, Interrupted: interrupted,
-		Host: host(c.used(), now), Tool: tool(),
+		Host: host(c.used(), time.Since(c.began)), Tool: tool(),
 		Failed: []string{}, Warnings: []string{}, Cuts: []Cut{},
 		Results: c.results(until, true), WarmUp: c.warm, Step: stepFor(0).Seconds(),
 	}

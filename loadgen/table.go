@@ -107,6 +107,9 @@ func (r *Report) writeNotes(b *strings.Builder) {
 		for _, kind := range slices.Sorted(maps.Keys(x.Problems)) {
 			fmt.Fprintf(b, "%sthe first %s: %s\n", who, kind, oneLine(x.Problems[kind]))
 		}
+		if x.AtLeast > 0 {
+			fmt.Fprintf(b, "%s%d requests of e2e were given up and count with their age: they took LONGER\n", who, x.AtLeast)
+		}
 		if x.Abandoned > 0 {
 			fmt.Fprintf(b, "%s%d clients left as planned; they are not among the offered\n", who, x.Abandoned)
 		}
