@@ -32,6 +32,7 @@ type Options struct {
 	// counted nowhere but in the report's warm_up.
 	WarmUp time.Duration `yaml:"warm_up,omitempty"`
 	// Plan is a file: of a saved plan that is sent as it stands.
+	// It says when and how much; phases may then be left out, and are the plan's.
 	Plan string `yaml:"plan,omitempty"`
 	// Workloads run side by side from one common start.
 	Workloads []Workload `yaml:"workloads"`
@@ -135,9 +136,6 @@ func (o Options) Validate() error {
 	if o.WarmUp < 0 || o.WarmUp > maxWarmUp {
 		return fmt.Errorf("loadgen: warm_up is %v, want 0 to %v", o.WarmUp, maxWarmUp)
 	}
-	if o.Plan != "" {
-		return errors.New("loadgen: plan is not built yet")
-	}
 	if n := len(o.Workloads); n == 0 || n > maxWorkloads {
 		return fmt.Errorf("loadgen: %d workloads, want 1 to %d", n, maxWorkloads)
 	}
@@ -150,8 +148,12 @@ func (o Options) Validate() error {
 			return fmt.Errorf("loadgen: two workloads are called %q", w.Name)
 		}
 		seen[w.Name] = true
-		if err := w.validate(); err != nil {
-			return fmt.Errorf("loadgen: workload %q: %w", w.Name, err)
+		err := w.validate()
+		if err == nil && len(w.Phases) == 0 && o.Plan == "" {
+			err = errors.New("phases: it has no phases")
+		}
+		if err != nil {
+			return arrivals.Keyed(fmt.Sprintf("workloads[%d]", i), fmt.Errorf("loadgen: workload %q: %w", w.Name, err))
 		}
 		series += len(w.Phases)
 	}
@@ -204,16 +206,13 @@ func (w Workload) validate() error {
 	if w.MaxInFlight < 0 || w.MaxInFlight > maxInFlight {
 		return fmt.Errorf("max_in_flight is %d, want 0 to %d", w.MaxInFlight, maxInFlight)
 	}
-	if len(w.Phases) == 0 {
-		return errors.New("it has no phases")
-	}
 	seen := map[string]bool{}
-	for _, p := range w.Phases {
-		if w.Clients > 0 && p.Process == (arrivals.Process{}) {
+	for i, p := range w.Phases {
+		if w.Clients > 0 && p.Process.Kind == "" {
 			p.Process = arrivals.Process{Kind: arrivals.Constant, Rate: 1} // it is not drawn: none need be given
 		}
 		if err := p.Validate(); err != nil {
-			return err
+			return arrivals.Keyed(fmt.Sprintf("phases[%d]", i), err)
 		}
 		if seen[p.Name] {
 			return fmt.Errorf("two phases are called %q", p.Name)

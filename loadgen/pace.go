@@ -126,15 +126,13 @@ func (w *worker) prepare() bool {
 	case i < 0:
 		sh.due, sh.warm = w.warm.Offsets[w.sent]-w.warmUp, true
 		sh.index = len(w.plan.Offsets) + w.sent // as if they came after all others
+		sh.take(w.warm.Shapes, w.sent)
 	case i < len(w.plan.Offsets):
 		for span := w.plan.Spans[w.phase]; i >= span.First+span.N; span = w.plan.Spans[w.phase] {
 			w.phase++
 		}
 		sh.due, sh.phase = w.plan.Offsets[i], w.phase
-		if w.plan.Shapes != nil {
-			sh.shape = w.plan.Shapes[i]
-			sh.tenant = int(sh.shape.Tenant)
-		}
+		sh.take(w.plan.Shapes, i)
 	default:
 		return false
 	}
@@ -143,6 +141,14 @@ func (w *worker) prepare() bool {
 	sh.body, sh.want = w.make.append(sh.body, &sh.order)
 	w.ahead, w.made = sh, true
 	return true
+}
+
+// take gives a request its size and sender, if they are planned.
+func (sh *shot) take(shapes []arrivals.Shape, i int) {
+	if shapes != nil {
+		sh.shape = shapes[i]
+		sh.tenant = int(sh.shape.Tenant)
+	}
 }
 
 // pick takes the request that is due then.

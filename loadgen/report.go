@@ -38,10 +38,12 @@ type Report struct {
 	Failed []string `json:"run_failed"`
 	// Warnings say what else to know of the figures.
 	Warnings []string `json:"warnings"`
-	Results  []Result `json:"results"`
-	Cuts     []Cut    `json:"cuts"`              // by tenant, class and length, over the phases
-	WarmUp   *Tally   `json:"warm_up,omitempty"` // counted nowhere else
-	Step     float64  `json:"timeline_step_s"`
+	// Notes say what was done to recorded traffic before it was replayed.
+	Notes   []string `json:"notes,omitempty"`
+	Results []Result `json:"results"`
+	Cuts    []Cut    `json:"cuts"`              // by tenant, class and length, over the phases
+	WarmUp  *Tally   `json:"warm_up,omitempty"` // counted nowhere else
+	Step    float64  `json:"timeline_step_s"`
 	// Lines of JSON that were written, one a request, and those that were not
 	// since the writer was too slow.
 	Lines     int64 `json:"lines_written,omitempty"`
@@ -249,6 +251,7 @@ func (c *collector) report(interrupted bool) *Report {
 		out.Plan = append(out.Plan, p.Hash())
 		out.Step = c.series[i][0].line.step.Seconds()
 		out.Cuts = append(out.Cuts, c.cuts[i].list()...)
+		out.Notes = append(out.Notes, p.Notes...)
 	}
 	for _, r := range out.Results {
 		out.Failed = append(out.Failed, r.faults(interrupted)...)

@@ -2,7 +2,6 @@ package loadgen
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -78,11 +77,8 @@ func (o *Options) worker(i int, plan arrivals.Plan, stock *stock, start time.Tim
 	worker := &worker{client: c, make: stock.maker(), plan: plan, warmUp: o.WarmUp, fine: o.dial == nil}
 	if w.Clients > 0 {
 		worker.loop()
-	} else if o.WarmUp > 0 {
-		warm := arrivals.Phase{Name: "warm-up", Duration: o.WarmUp, Process: w.Phases[0].Process}
-		if worker.warm, err = arrivals.Build(arrivals.Rand(o.Seed, warmStream(i)), []arrivals.Phase{warm}, 0); err != nil {
-			return nil, fmt.Errorf("loadgen: workload %q: %w", w.Name, err)
-		}
+	} else if plan.Warm != nil {
+		worker.warm = *plan.Warm
 	}
 	worker.lines = pool{most: max(w.MaxInFlight, w.Clients), freed: make(chan struct{}, 1)}
 	return worker, nil

@@ -22,6 +22,9 @@ type Record struct {
 	Class        string        `json:"class,omitempty"` // interactive, standard, offline
 	InputTokens  int           `json:"input_tokens"`
 	OutputTokens int           `json:"output_tokens"`
+	// SharedTokens is how much of the input, from its begin, an earlier request
+	// began with too.
+	SharedTokens int `json:"shared_tokens,omitempty"`
 }
 
 // maxLine bounds a line of a recording, in bytes; ours have some 150.
@@ -31,9 +34,9 @@ const maxLine = 64 << 10
 const maxOffset = 10 * 366 * 24 * time.Hour
 
 func (r Record) check() error {
-	if r.Offset < 0 || r.InputTokens < 0 || r.OutputTokens < 0 {
-		return fmt.Errorf("offset %v, %d input and %d output tokens: none may be negative",
-			r.Offset, r.InputTokens, r.OutputTokens)
+	if r.Offset < 0 || r.InputTokens < 0 || r.OutputTokens < 0 || r.SharedTokens < 0 {
+		return fmt.Errorf("offset %v, %d input, %d output and %d shared tokens: none may be negative",
+			r.Offset, r.InputTokens, r.OutputTokens, r.SharedTokens)
 	}
 	if r.Offset > maxOffset {
 		return fmt.Errorf("offset %v, at most %v is meant", r.Offset, maxOffset)
