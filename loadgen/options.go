@@ -189,7 +189,8 @@ func (w Workload) validate() error {
 	for _, v := range []struct {
 		key string
 		d   time.Duration
-	}{{"target", w.Target}, {"ttft_target", w.TTFTTarget}, {"tpot_target", w.TPOTTarget}, {"smooth_target", w.Smooth}, {"timeout", w.Timeout}} {
+	}{{"target", w.Target}, {"ttft_target", w.TTFTTarget}, {"tpot_target", w.TPOTTarget}, {"smooth_target", w.Smooth},
+		{"ttfb_target", w.TTFBTarget}, {"visible_target", w.VisibleTarget}, {"timeout", w.Timeout}} {
 		if v.d < 0 || v.d > maxTimeout {
 			return fmt.Errorf("%s is %v, want 0 to %v", v.key, v.d, maxTimeout)
 		}
@@ -197,8 +198,8 @@ func (w Workload) validate() error {
 	if w.Target > cmp.Or(w.Timeout, defaultTimeout) {
 		return fmt.Errorf("target %v is above timeout %v: no request could ever be late", w.Target, cmp.Or(w.Timeout, defaultTimeout))
 	}
-	if (w.TTFTTarget > 0 || w.TPOTTarget > 0 || w.Smooth > 0) && !w.Stream {
-		return errors.New("ttft_target, tpot_target and smooth_target need stream: true")
+	if (w.TTFTTarget > 0 || w.TPOTTarget > 0 || w.Smooth > 0 || w.VisibleTarget > 0) && !w.Stream {
+		return errors.New("ttft_target, tpot_target, smooth_target and visible_target need stream: true")
 	}
 	if w.Clients < 0 || w.Clients > maxInFlight {
 		return fmt.Errorf("clients is %d, want 0 to %d", w.Clients, maxInFlight)

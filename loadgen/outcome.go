@@ -124,6 +124,9 @@ func (w *Workload) judge(s *sample) Outcome {
 	if over(s.latency(), g.Target) || over(s.perToken(), g.TPOTTarget) || over(s.worst, g.Smooth) {
 		return Late
 	}
+	if over(s.byte-s.intended, g.TTFBTarget) || s.visible > 0 && over(s.visible-s.intended, g.VisibleTarget) {
+		return Late
+	}
 	if g.TTFTTarget > 0 && (s.first == 0 || s.first-s.intended > g.TTFTTarget) {
 		return Late
 	}

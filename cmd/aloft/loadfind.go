@@ -89,10 +89,10 @@ func (c *loadSearchCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	o.Start = c.Start
 	a, err := search.Find(ctx, o)
-	if err != nil {
-		return err
+	if len(a.Points) > 0 { // what was found before an error is of use
+		err = errors.Join(err, c.write(k.Stdout, &a))
 	}
-	if err := c.write(k.Stdout, &a); err != nil {
+	if err != nil {
 		return err
 	}
 	if a.Low == 0 {
@@ -114,10 +114,10 @@ func (c *loadSweepCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	o.Points = c.Points
 	curve, err := search.Sweep(ctx, o)
-	if err != nil {
-		return err
+	if len(curve.Points) > 0 {
+		err = errors.Join(err, c.write(k.Stdout, &curve))
 	}
-	return c.write(k.Stdout, &curve)
+	return err
 }
 
 type loadSelfTestCmd struct {

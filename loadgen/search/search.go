@@ -10,16 +10,16 @@
 // cannot win by refusing the slow ones, and figures of failures never enter an
 // average.
 //
-//   - A clause on a quantile of a figure that a request has one of (ttft, tpot,
-//     e2e) whose quantile is A bounds each request. A request is
+//   - A clause on a quantile of a figure that a request has one of (ttfb, ttft,
+//     first_visible, tpot, e2e) whose quantile is A bounds each request. A request is
 //     good if it is ok and within all such bounds, and the share of good among
 //     offered requests must be at least A. This is stricter than each quantile
 //     alone: 1 % slow to start and another 1 % slow to go on are 2 % bad.
 //   - A clause whose quantile is above A (p99.9 at 0.99) bounds each request too,
 //     and its own quantile must be within the bound besides. One whose quantile is
 //     below A (p50) does not bound single requests: its quantile must be within
-//     the bound. So must those of ttfb and first_visible, at any quantile. A
-//     request that failed before it had the figure counts as beyond the quantile.
+//     the bound, and a request that failed before it had the figure counts as
+//     beyond.
 //   - A clause on a mean, and one on a figure of which an answer has many (itl,
 //     gap; pooled over all answers), is held against the report's figure. What
 //     failed has none, and is counted by the attainment.
@@ -56,8 +56,9 @@ type Options struct {
 	Attain float64
 
 	// Start is the first rate a search tries, in arrivals per second over all
-	// workloads; 0 means the profile's own. It never leaves [Min, Max]; 0 means
-	// Start/1024 and Start·1024. They also are the ends of a sweep's grid.
+	// workloads; 0 means the profile's own, or the end of [Min, Max] that
+	// is next to it. The search never leaves them; 0 means Start/1024 and
+	// Start·1024. They also are the ends of a sweep's grid.
 	Start, Min, Max float64
 	// Resolution is how far, as a share, the ends of the interval may be apart
 	// from what is tried next to them; 0 means 0.05.
@@ -100,9 +101,14 @@ func (o Options) withDefaults() Options {
 	o.Attain = cmp.Or(o.Attain, 0.99)
 	o.Resolution = cmp.Or(o.Resolution, 0.05)
 	o.Confidence = cmp.Or(o.Confidence, 0.95)
-	o.Start = cmp.Or(o.Start, baseRate(o.Base))
+	if o.Start == 0 {
+		o.Start = max(baseRate(o.Base), o.Min)
+		if o.Max > 0 {
+			o.Start = min(o.Start, o.Max)
+		}
+	}
 	o.Min = cmp.Or(o.Min, o.Start/1024)
-	o.Max = cmp.Or(o.Max, o.Start*1024)
+	o.Max = cmp.Or(o.Max, min(o.Start*1024, maxRate))
 	o.Window = cmp.Or(o.Window, 30*time.Second)
 	o.MaxWindow = cmp.Or(o.MaxWindow, 10*o.Window)
 	o.WarmUp = cmp.Or(o.WarmUp, o.Base.WarmUp, o.Window/6)

@@ -240,7 +240,7 @@ func (c Clause) limit() time.Duration {
 
 // each reports whether the clause bounds each request at this attainment.
 func (c Clause) each(attain float64) bool {
-	return !c.Mean && c.Quantile >= attain-1e-9 && (c.Metric == TTFT || c.Metric == TPOT || c.Metric == E2E)
+	return !c.Mean && c.Quantile >= attain-1e-9 && !c.pooled()
 }
 
 // figure is the name of the metric in a report.
@@ -264,7 +264,7 @@ func (c Clause) within(r *loadgen.Result) (within, known bool) {
 		return is(q.Mean)
 	}
 	at := c.Quantile
-	if c.Metric != ITL && c.Metric != Gap {
+	if !c.pooled() {
 		failed := min(q.LeftOut, r.Shed+r.Failed-q.AtLeast)
 		at *= float64(q.N+int64(max(failed, 0))) / float64(q.N)
 	}
@@ -303,6 +303,9 @@ func (s SLO) beside(results []loadgen.Result, attain float64) Reason {
 	return why
 }
 
+// pooled reports whether one answer has many of the figure.
+func (c Clause) pooled() bool { return c.Metric == ITL || c.Metric == Gap }
+
 // streams reports whether only streams have the figure.
 func (c Clause) streams() bool { return c.Metric != E2E && c.Metric != TTFB }
 
@@ -313,7 +316,9 @@ func (s SLO) goal(g *loadgen.Goal, stream bool, attain float64) {
 		if !c.each(attain) || (c.streams() && !stream) {
 			continue
 		}
-		target := map[Metric]*time.Duration{TTFT: &g.TTFTTarget, TPOT: &g.TPOTTarget, E2E: &g.Target}[c.Metric]
+		target := map[Metric]*time.Duration{
+			TTFB: &g.TTFBTarget, TTFT: &g.TTFTTarget, FirstVisible: &g.VisibleTarget, TPOT: &g.TPOTTarget, E2E: &g.Target,
+		}[c.Metric]
 		if slices.Contains(set, target) {
 			*target = min(*target, c.limit())
 		} else {

@@ -100,15 +100,15 @@ func TestSLOIsText(t *testing.T) {
 // A clause bounds each request from its attainment on; stricter ones win, and a
 // strict bound is one nanosecond less.
 func TestSLOSetsTargets(t *testing.T) {
-	s := slo(t, "ttft_p99<800ms,ttft_p99.9<=2s,tpot_p99<=50ms,e2e_p50<1s")
+	s := slo(t, "ttft_p99<800ms,ttft_p99.9<=2s,tpot_p99<=50ms,e2e_p50<1s,first_visible_p99<=3ms")
 	g := loadgen.Goal{Target: time.Minute, TTFTTarget: time.Hour}
 	s.goal(&g, true, 0.99)
-	if want := (loadgen.Goal{Target: time.Minute, TTFTTarget: 800*time.Millisecond - 1, TPOTTarget: 50 * time.Millisecond}); g != want {
+	if want := (loadgen.Goal{Target: time.Minute, TTFTTarget: 800*time.Millisecond - 1, TPOTTarget: 50 * time.Millisecond, VisibleTarget: 3 * time.Millisecond}); g != want {
 		t.Errorf("a stream's targets are %+v, want %+v", g, want)
 	}
 	g = loadgen.Goal{}
-	slo(t, "ttft_p99<800ms,e2e_p99<1s").goal(&g, false, 0.99)
-	if want := (loadgen.Goal{Target: time.Second - 1}); g != want {
+	slo(t, "ttft_p99<800ms,e2e_p99<1s,ttfb_p99<=2ms,first_visible_p99<=3ms").goal(&g, false, 0.99)
+	if want := (loadgen.Goal{Target: time.Second - 1, TTFBTarget: 2 * time.Millisecond}); g != want {
 		t.Errorf("targets of a workload without a stream are %+v, want %+v", g, want)
 	}
 }
