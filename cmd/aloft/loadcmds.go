@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -43,40 +42,6 @@ type loadProfile struct {
 	Stream   bool          `help:"Stream the answers."`
 	Tokens   int           `help:"Most generated tokens." default:"32"`
 	Seed     uint64        `help:"Decides every arrival and text." default:"1"`
-}
-
-type loadRunCmd struct {
-	loadProfile
-	loadWatch
-	JSON string `help:"Write the report here; - is standard output." placeholder:"FILE"`
-}
-
-// Run implements kong's command.
-func (c *loadRunCmd) Run(ctx context.Context) error {
-	opt, err := c.options()
-	if err != nil {
-		return err
-	}
-	report, err := c.run(ctx, opt)
-	if err != nil {
-		return err
-	}
-	if c.JSON != "-" {
-		if err := report.WriteTable(os.Stdout); err != nil {
-			return err
-		}
-	}
-	if err := writeJSON(c.JSON, report); err != nil {
-		return err
-	}
-	offered, failed := 0, 0
-	for _, r := range report.Results {
-		offered, failed = offered+r.Offered, failed+r.Failed
-	}
-	if offered > 0 && failed == offered {
-		return fmt.Errorf("all %d requests failed", offered)
-	}
-	return nil
 }
 
 func (c *loadProfile) options() (loadgen.Options, error) {
