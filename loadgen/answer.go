@@ -14,7 +14,8 @@ import (
 // else it says which failure it was.
 func (l *line) read(head wire.Head, s *sample) (Outcome, error) {
 	if !l.Kind.accepts(head.Status) {
-		s.retryAfter = len(head.RetryAfter) > 0
+		s.wait = retryAfter(head.RetryAfter, l.start.Add(l.now()))
+		s.retryAfter = s.wait >= 0
 		text, _ := l.whole(maxProblem) // what there is of it: the status says enough
 		return refusal(head.Status), fmt.Errorf("HTTP %d: %s", head.Status, bytes.TrimSpace(text))
 	}

@@ -118,8 +118,12 @@ func (s *stock) bytes(tokens int) int {
 const (
 	drawPrefixes = iota // the pool itself; the place is that in the pool
 	drawPrefix          // which one of the pool a request begins with
-	drawClient          // abandonment, back-off, think time
-	drawTexts
+	drawTurns
+	drawLeaving
+	drawPause
+	drawThink
+	drawSizes
+	drawTexts = 1 << 8 // apart, so that a further kind of draw changes no text
 )
 
 // maker makes requests for one goroutine.
@@ -172,7 +176,7 @@ func (m *maker) append(dst []byte, o *order) ([]byte, expect) {
 
 // appendGiven appends one of the user's own bodies, in turn.
 func (m *maker) appendGiven(dst []byte, n int) ([]byte, expect) {
-	i := n % m.given.lines()
+	i := int(uint(n) % uint(m.given.lines())) // places in a warm-up are negative
 	members := m.given.line(i)
 	if m.rows == Job { // has no model
 		dst = append(dst, '{')

@@ -53,7 +53,7 @@ type shot struct {
 	hear    bool   // the text of a stream is wanted by next
 	body    []byte // nil: made when it is its turn
 	want    expect // of a whole answer
-	with    any    // what next knows of it
+	talk    *talk  // the session it is a turn of; nil = none
 }
 
 // deadline is when the request is given up, and why.
@@ -83,7 +83,7 @@ type dialer = wire.Dialer
 
 func newClient(stock *stock, index int, start time.Time, dial dialer) (*client, error) {
 	w := stock.w
-	c := &client{Workload: w, index: index, start: start, stock: stock, next: steps}
+	c := &client{Workload: w, index: index, start: start, stock: stock, next: follows}
 	var err error
 	if c.target, err = wire.NewTarget(w.URL, dial); err != nil {
 		return nil, fmt.Errorf("loadgen: workload %q: %w", w.Name, err)
@@ -101,17 +101,6 @@ func newClient(stock *stock, index int, start time.Time, dial dialer) (*client, 
 		c.heads = append(c.heads, heads)
 	}
 	return c, nil
-}
-
-// steps is the next of a request that has several: a batch is created of the
-// file that was uploaded.
-func steps(l *line, s *sample) (again shot, ok bool) {
-	if l.Kind != Batch || l.shot.step > 0 || s.outcome.Failed() || s.outcome == Shed {
-		return shot{}, false
-	}
-	again = l.shot
-	again.step, again.file, again.same, again.body, again.due = 1, l.plain.file, true, nil, s.end
-	return again, true
 }
 
 // headers are those of one tenant's requests.

@@ -166,8 +166,7 @@ func (o Options) Validate() error {
 // unbuilt refuses what the options can say and the generator cannot do yet.
 func (w Workload) unbuilt() error {
 	for key, set := range map[string]bool{
-		"input_tokens": w.InputTokens != nil, "output_tokens": w.OutputTokens != nil, "tenants": w.Tenants != nil, "sessions": w.Sessions != nil,
-		"abandon": w.Abandon != nil, "retry": w.Retry != nil,
+		"input_tokens": w.InputTokens != nil, "output_tokens": w.OutputTokens != nil, "tenants": w.Tenants != nil,
 	} {
 		if set {
 			return fmt.Errorf("%s is not built yet", key)
@@ -186,20 +185,14 @@ func (w Workload) validate() error {
 	if err := w.validateContent(); err != nil {
 		return err
 	}
-	for _, v := range []struct {
-		key string
-		d   time.Duration
-	}{{"target", w.Target}, {"ttft_target", w.TTFTTarget}, {"tpot_target", w.TPOTTarget}, {"smooth_target", w.Smooth},
-		{"ttfb_target", w.TTFBTarget}, {"visible_target", w.VisibleTarget}, {"timeout", w.Timeout}} {
-		if v.d < 0 || v.d > maxTimeout {
-			return fmt.Errorf("%s is %v, want 0 to %v", v.key, v.d, maxTimeout)
-		}
+	if w.Timeout < 0 || w.Timeout > maxTimeout {
+		return fmt.Errorf("timeout is %v, want 0 to %v", w.Timeout, maxTimeout)
 	}
-	if w.Target > cmp.Or(w.Timeout, defaultTimeout) {
-		return fmt.Errorf("target %v is above timeout %v: no request could ever be late", w.Target, cmp.Or(w.Timeout, defaultTimeout))
+	if err := w.validateGoal(); err != nil {
+		return err
 	}
-	if (w.TTFTTarget > 0 || w.TPOTTarget > 0 || w.Smooth > 0 || w.VisibleTarget > 0) && !w.Stream {
-		return errors.New("ttft_target, tpot_target, smooth_target and visible_target need stream: true")
+	if err := w.validateClients(); err != nil {
+		return err
 	}
 	if w.Clients < 0 || w.Clients > maxInFlight {
 		return fmt.Errorf("clients is %d, want 0 to %d", w.Clients, maxInFlight)

@@ -37,13 +37,14 @@ type sample struct {
 	tokens
 
 	wasSent    bool
-	waited     bool // for a free slot in the generator
-	unfinished bool // at the drain deadline
-	retryAfter bool // a shed that said when to come back
-	retries    int  // attempts after the first
-	warm       bool // of the warm-up
-	abandoned  bool // its client left, as planned, before the answer was whole
-	further    bool // a session's turn after the first: it is in no plan
+	waited     bool          // for a free slot in the generator
+	unfinished bool          // at the drain deadline
+	retryAfter bool          // a shed that said when to come back
+	wait       time.Duration // as it said; below 0 if it did not
+	retries    int           // attempts after the first
+	warm       bool          // of the warm-up
+	abandoned  bool          // its client left, as planned, before the answer was whole
+	further    bool          // a session's turn after the first: it is in no plan
 	problem    string
 
 	// gaps are the times between reads that brought content, with the tokens

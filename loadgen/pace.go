@@ -138,6 +138,7 @@ func (w *worker) prepare() bool {
 	}
 	w.sent++
 	sh.intended = sh.due
+	w.make.begin(&sh)
 	sh.body, sh.want = w.make.append(sh.body, &sh.order)
 	w.ahead, w.made = sh, true
 	return true
@@ -237,6 +238,8 @@ func (w *worker) unsent(sh *shot, cause error) {
 func (w *worker) loop() {
 	for i := range w.Clients {
 		sh := shot{intended: -w.warmUp, due: -w.warmUp, warm: w.warmUp > 0, order: order{index: i}}
+		w.make.resize(&sh)
+		w.make.begin(&sh)
 		sh.body, sh.want = w.make.append(nil, &sh.order)
 		w.later = append(w.later, &sh)
 	}
@@ -253,7 +256,10 @@ func (w *worker) loop() {
 		}
 		for i, span := range w.plan.Spans {
 			if at < span.To {
-				return shot{intended: at, due: at, phase: i, warm: at < 0, order: order{index: int(made.Add(1) - 1)}}, true
+				sh := shot{intended: at, due: at, phase: i, warm: at < 0, order: order{index: int(made.Add(1) - 1)}}
+				l.make.resize(&sh)
+				l.make.begin(&sh)
+				return sh, true
 			}
 		}
 		return shot{}, false

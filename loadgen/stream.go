@@ -125,7 +125,7 @@ func (st *stream) named(kind, delta []byte) (failed bool) {
 
 func (st *stream) listen(text []byte) {
 	if st.hear {
-		st.heard = append(st.heard, text...)
+		st.heard = appendSaid(st.heard, text)
 	}
 }
 
