@@ -91,9 +91,23 @@ func Compare(a, b *Report) Comparison {
 			quiet = true
 			out.Doubts = append(out.Doubts, fmt.Sprintf("%s/%s: a closed loop is compared with an open one: their latencies are different things", y.Name, y.Phase))
 		}
-		out.Figures = append(out.Figures, compareResults(x, y, quiet)...)
+		figures, doubt := compareResults(x, y, quiet)
+		out.Figures = append(out.Figures, figures...)
+		if doubt != "" {
+			out.Doubts = append(out.Doubts, fmt.Sprintf("%s/%s: %s", y.Name, y.Phase, doubt))
+		}
 	}
 	return out
+}
+
+// selective reports whether the requests that the better side leaves out of a
+// figure are a greater share than the other's: it may have left out the slow ones.
+func selective(m measure, x, y *Result, v Verdict) bool {
+	if m.leftOut == nil {
+		return false
+	}
+	apart, bBelow := Wilson(m.leftOut(y), y.Offered, Confidence).apart(Wilson(m.leftOut(x), x.Offered, Confidence))
+	return apart && (v == Better) != bBelow
 }
 
 func (r *Report) title() string {
@@ -117,7 +131,7 @@ func (r *Report) find(like *Result) *Result {
 // compared are the quantiles of each distribution that a comparison looks at.
 var compared = []string{"mean", "p50", "p90", "p95", "p99", "p999"}
 
-func compareResults(x, y *Result, quiet bool) []FigureChange {
+func compareResults(x, y *Result, quiet bool) (out []FigureChange, doubt string) {
 	list := slices.Clone(overall)
 	for _, m := range slices.Concat(tabled, []metric{ttfbSent, roleChunk, roleSent, ttftSent, visibleSent}) {
 		for _, q := range quantileNames {
@@ -126,7 +140,6 @@ func compareResults(x, y *Result, quiet bool) []FigureChange {
 			}
 		}
 	}
-	var out []FigureChange
 	for _, m := range list {
 		a, inA := m.of(x)
 		b, inB := m.of(y)
@@ -144,9 +157,16 @@ func compareResults(x, y *Result, quiet bool) []FigureChange {
 		default:
 			c.Verdict = Worse
 		}
+		if (c.Verdict == Better || c.Verdict == Worse) && selective(m, x, y, c.Verdict) {
+			if doubt == "" {
+				doubt = fmt.Sprintf("%s of %s is over fewer of the requests (%d of %d left out in A, %d of %d in B): the slow ones may be those that are missing",
+					c.Figure, map[Verdict]string{Better: "B", Worse: "A"}[c.Verdict], m.leftOut(x), x.Offered, m.leftOut(y), y.Offered)
+			}
+			c.Verdict = NoWord
+		}
 		out = append(out, c)
 	}
-	return out
+	return out, doubt
 }
 
 // changes lists what the runs were that differs.

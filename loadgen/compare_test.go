@@ -104,6 +104,28 @@ func TestCompareHasDoubts(t *testing.T) {
 	}
 }
 
+// A server that refuses the slow half is not the quicker one.
+func TestCompareMindsWhatIsLeftOut(t *testing.T) {
+	a, b := sampleReport(t, 980, 100*msec, 1), sampleReport(t, 500, 50*msec, 2)
+	c := Compare(a, b)
+	if got := figure(c, "attainment").Verdict; got != Worse {
+		t.Errorf("attainment %q, want worse", got)
+	}
+	if got := figure(c, "e2e_p50").Verdict; got != NoWord {
+		t.Errorf("e2e %q, want no word", got)
+	}
+	if want := "chat/steady: e2e_mean of B is over fewer of the requests (20 of 1000 left out in A, 500 of 1000 in B)"; len(c.Doubts) != 1 || !strings.HasPrefix(c.Doubts[0], want) {
+		t.Errorf("doubts %q, want %q", c.Doubts, want)
+	}
+	if got := figure(Compare(b, a), "e2e_p50").Verdict; got != NoWord {
+		t.Errorf("the other way round e2e %q, want no word", got)
+	}
+	c = Compare(b, sampleReport(t, 980, 20*msec, 2)) // of more requests, and quicker still
+	if got := figure(c, "e2e_p50").Verdict; got != Better || len(c.Doubts) != 0 {
+		t.Errorf("e2e %q, doubts %q, want better", got, c.Doubts)
+	}
+}
+
 func TestChangesGoByName(t *testing.T) {
 	a, b := &Report{Config: json.RawMessage(`{"workloads":[{"name":"x","inputs":1,"gone":true}]}`)}, &Report{Config: json.RawMessage(`{"workloads":[{"name":"new"},{"name":"x","inputs":2}]}`)}
 	b.Tool.Commit, b.Host.Kernel = "abc", "6.1"

@@ -22,29 +22,38 @@ type measure struct {
 	better   int // 1: more is better, -1: less is
 	of       func(*Result) (v float64, is bool)
 	interval func(*Result) Interval // nil: none is known
+	leftOut  func(*Result) int      // requests without a value; nil: it is of all that were offered
 }
 
 // overall are the measures that are no quantiles.
 var overall = []measure{
-	{"attainment", asShare, 1, func(r *Result) (float64, bool) { return r.Attainment, r.Offered > 0 }, attained},
+	{"attainment", asShare, 1, func(r *Result) (float64, bool) { return r.Attainment, r.Offered > 0 }, attained, nil},
 	{"goodput", perSecond, 1, func(r *Result) (float64, bool) { return r.Good, r.Over > 0 }, func(r *Result) Interval {
 		return attained(r).scaled(float64(r.Offered) / r.Over)
-	}},
+	}, nil},
 	{"good_tokens", perSecond, 1, func(r *Result) (float64, bool) { return r.GoodTokens, r.Over > 0 && r.Tokens.Completion > 0 }, func(r *Result) Interval {
-		perStep := bootstrap(r.Timeline, func(p *Point) float64 { return float64(p.Tokens) }, func(*Point) float64 { return 1 })
-		return perStep.scaled(float64(len(r.Timeline)) / r.Over)
-	}},
+		steps := r.Timeline
+		for len(steps) > 0 && steps[len(steps)-1].Offered == 0 { // the last answers after the phase
+			steps = steps[:len(steps)-1]
+		}
+		perStep := bootstrap(steps, func(p *Point) float64 { return float64(p.Tokens) }, func(*Point) float64 { return 1 })
+		out := perStep.scaled(float64(len(steps)) / r.Over)
+		if r.Attainment > 0 && !out.Open { // even steps do not make the requests certain
+			out = out.hull(attained(r).scaled(r.GoodTokens / r.Attainment))
+		}
+		return out
+	}, nil},
 	{"late", asShare, -1, func(r *Result) (float64, bool) { return share(r.Late, r.Offered), r.Offered > 0 }, func(r *Result) Interval {
 		return r.shareInterval(r.Late, func(p *Point) float64 { return float64(p.Late) })
-	}},
+	}, nil},
 	{"shed", asShare, -1, func(r *Result) (float64, bool) { return share(r.Shed, r.Offered), r.Offered > 0 }, func(r *Result) Interval {
 		return r.shareInterval(r.Shed, func(p *Point) float64 { return float64(p.Shed) })
-	}},
+	}, nil},
 	{"failed", asShare, -1, func(r *Result) (float64, bool) { return share(r.Failed, r.Offered), r.Offered > 0 }, func(r *Result) Interval {
 		return r.shareInterval(r.Failed, func(p *Point) float64 { return float64(p.Failed) })
-	}},
-	{"achieved", perSecond, 1, func(r *Result) (float64, bool) { return r.Achieved, r.Over > 0 }, nil},
-	{"retries", perSecond, -1, func(r *Result) (float64, bool) { return r.Extra, r.Over > 0 }, nil},
+	}, nil},
+	{"achieved", perSecond, 1, func(r *Result) (float64, bool) { return r.Achieved, r.Over > 0 }, nil, nil},
+	{"retries", perSecond, -1, func(r *Result) (float64, bool) { return r.Extra, r.Over > 0 }, nil, nil},
 }
 
 func attained(r *Result) Interval {
@@ -65,7 +74,7 @@ func quantile(m metric, name string, at float64) measure {
 			return 0, false
 		}
 		return q.At(name)
-	}}
+	}, leftOut: func(r *Result) int { return r.figure(m).LeftOut }}
 	switch at {
 	case 0:
 		out.interval = func(r *Result) Interval { return r.figure(m).meanInterval(r.Offered) }
