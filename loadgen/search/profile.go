@@ -40,6 +40,9 @@ func (o Options) fits() error {
 		case w.Clients > 0:
 			return fmt.Errorf("search: workload %q is a closed loop: it has no rate to scale", w.Name)
 		}
+		if _, stays := w.Phases[0].Process.Cycle(); !stays {
+			return fmt.Errorf("search: workload %q has arrivals of kind %s, whose rate does not stay: there is none to find", w.Name, w.Phases[0].Process.Kind)
+		}
 	}
 	if o.Base.Plan != "" {
 		return fmt.Errorf("search: plan %q is sent as it stands: it has no rate to scale", o.Base.Plan)
@@ -52,26 +55,31 @@ func (o Options) fits() error {
 	return nil
 }
 
-// full is how long a whole window at a rate is. memory is how long the queue was
-// seen to remember.
+// full is how long a whole window at a rate is: whole cycles of the arrivals, if
+// at least one fits in. memory is how long the queue was seen to remember.
 func (o Options) full(rate float64, memory time.Duration) time.Duration {
 	need := time.Duration(math.Min(float64(o.Requests)/rate*float64(time.Second), float64(o.MaxWindow)))
-	return min(max(o.Window, need, 2*minStretches*memory), o.MaxWindow)
+	is := min(max(o.Window, need, 2*minStretches*memory), o.MaxWindow)
+	var cycle time.Duration
+	for _, w := range o.Base.Workloads {
+		c, _ := w.Phases[0].Process.Cycle()
+		cycle = max(cycle, c)
+	}
+	if cycle == 0 || cycle > o.MaxWindow {
+		return is
+	}
+	return min((is+cycle-1)/cycle, o.MaxWindow/cycle) * cycle
 }
 
 // profile is the base at another rate: what is planned, not what is drawn.
-func (o Options) profile(rate float64, window time.Duration, seed uint64) loadgen.Options {
+func (o Options) profile(rate float64, window time.Duration, seed uint64) (loadgen.Options, error) {
 	out := o.Base
 	out.Seed, out.WarmUp, out.SampleEvery = seed, o.WarmUp, window/samples
 	out.Workloads = slices.Clone(out.Workloads)
-	factor := rate / baseRate(o.Base)
 	for i := range out.Workloads {
 		w := &out.Workloads[i]
 		w.Phases = slices.Clone(w.Phases)
-		for j := range w.Phases {
-			w.Phases[j].Process = w.Phases[j].Process.Scaled(factor)
-			w.Phases[j].Duration = window
-		}
+		w.Phases[0].Duration = window
 		if w.MaxInFlight == 0 {
 			w.MaxInFlight = openRequests // the server's queue is to be seen, not that for a slot
 		}
@@ -85,7 +93,15 @@ func (o Options) profile(rate float64, window time.Duration, seed uint64) loadge
 			}
 		}
 	}
-	return out
+	factor := rate / baseRate(out) // over this window, which may cut a cycle
+	for i := range out.Workloads {
+		p := &out.Workloads[i].Phases[0].Process
+		var err error
+		if *p, err = p.Scaled(factor); err != nil {
+			return out, fmt.Errorf("search: workload %q: %w", out.Workloads[i].Name, err)
+		}
+	}
+	return out, nil
 }
 
 // openRequests is how many requests of a workload may be open at once where the

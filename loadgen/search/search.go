@@ -125,6 +125,9 @@ func (o Options) withDefaults() Options {
 // Validate reports the first thing that is wrong. Zero values that have a
 // default are right. What is wrong with the profile the first run says.
 func (o Options) Validate() error {
+	if err := o.fits(); err != nil {
+		return err
+	}
 	if rate := baseRate(o.Base); !(rate > 0) {
 		return errors.New("search: the profile plans no arrivals, so that it has no rate to scale")
 	}
@@ -147,5 +150,5 @@ func (o Options) Validate() error {
 	if !(o.Min > 0 && o.Min <= o.Start && o.Start <= o.Max && o.Max <= maxRate) {
 		return fmt.Errorf("search: min %v, start %v, max %v arrivals per second, want 0 < min <= start <= max <= %.0f", o.Min, o.Start, o.Max, maxRate)
 	}
-	return o.fits()
+	return nil
 }

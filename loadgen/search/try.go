@@ -157,7 +157,10 @@ func (s *searcher) try(ctx context.Context, rate float64, early bool) (Try, erro
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w := &watcher{o: s.Options, to: size, early: early, end: func() { cancel(errClear) }}
-	opt := s.profile(rate, size, t.Seed)
+	opt, err := s.profile(rate, size, t.Seed)
+	if err != nil {
+		return t, err
+	}
 	show := opt.OnSample
 	opt.OnSample = func(n loadgen.Snapshot) {
 		w.sample(n)
