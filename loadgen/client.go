@@ -152,7 +152,7 @@ func (w *Workload) settle(s *sample, cause error) {
 	case errors.Is(cause, errTimeout):
 		s.outcome = Timeout
 	case errors.Is(cause, errLeft):
-		s.outcome, s.abandoned = Cancelled, true
+		s.outcome, s.abandoned = w.leave(s), true
 	default:
 		s.outcome = Cancelled
 	}

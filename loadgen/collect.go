@@ -134,14 +134,19 @@ func (t *Tally) add(s *sample) {
 	}
 }
 
-// left: the client was planned to leave early, and did.
+// left: the client was planned to leave early, and did before it was too late
+// for a good answer.
 func (s *sample) left() bool { return s.abandoned && s.outcome == Cancelled }
 
 // answered: whole, whether in time or not.
-func (s *sample) answered() bool { return (s.outcome == OK || s.outcome == Late) && !s.unfinished }
+func (s *sample) answered() bool {
+	return s.outcome == OK || s.outcome == Late && !s.unfinished && !s.abandoned
+}
 
-// gaveUp: the generator waited no longer.
-func (s *sample) gaveUp() bool { return s.outcome == Timeout || s.unfinished }
+// gaveUp: the generator, or its client, waited no longer.
+func (s *sample) gaveUp() bool {
+	return s.outcome == Timeout || s.unfinished || s.outcome == Late && s.abandoned
+}
 
 // add enters one result.
 //

@@ -94,6 +94,38 @@ func TestUnfinishedAtTheDrainDeadline(t *testing.T) {
 	}
 }
 
+// A client that leaves says nothing of the server, unless it had waited too long.
+func TestWhoeverLeaves(t *testing.T) {
+	for _, c := range []struct {
+		goal       Goal
+		age, first time.Duration
+		want       Outcome
+	}{
+		{Goal{}, time.Hour, 0, Cancelled},
+		{Goal{Target: 100 * msec}, 99 * msec, 0, Cancelled},
+		{Goal{Target: 100 * msec}, 100 * msec, 0, Late},
+		{Goal{TTFTTarget: 50 * msec}, 60 * msec, 0, Late},
+		{Goal{TTFTTarget: 50 * msec}, 60 * msec, 40 * msec, Cancelled},
+	} {
+		opt := Options{Workloads: []Workload{{Name: "w", Stream: true, Goal: c.goal}}}
+		s := sample{wasSent: true, times: times{first: c.first, end: c.age}}
+		opt.Workloads[0].settle(&s, errLeft)
+		if s.outcome != c.want {
+			t.Errorf("%+v, age %v: %s, want %s", c.goal, c.age, s.outcome, c.want)
+		}
+		col := collecting(opt, 1)
+		col.add(&s)
+		r := col.report(false).Results[0]
+		want, n := Tally{Abandoned: 1}, int64(0)
+		if c.want == Late {
+			want, n = Tally{Offered: 1, Late: 1}, 1
+		}
+		if r.Tally != want || r.N != n || r.AtLeast != int(n) || r.Tokens != (Tokens{}) {
+			t.Errorf("%+v, age %v: %+v, %d in the latencies, %d at least, want %+v", c.goal, c.age, r.Tally, r.N, r.AtLeast, want)
+		}
+	}
+}
+
 func TestVerdict(t *testing.T) {
 	good := Result{Quantiles: Quantiles{N: 1}, SendLag: Quantiles{P99: 0.9}, Rates: Rates{Planned: 100, Achieved: 99.5}}
 	if got := append(good.faults(false), good.warnings()...); len(got) != 0 {

@@ -143,6 +143,16 @@ func (w *Workload) abandon(s *sample) Outcome {
 	return Timeout
 }
 
+// leave says what a request is whose client left before the answer was whole:
+// late if it was too late for a good one, and otherwise nothing can be said.
+func (w *Workload) leave(s *sample) Outcome {
+	g := w.goal(s.tenant)
+	if g.Target > 0 && s.latency() >= g.Target || g.TTFTTarget > 0 && s.first == 0 && s.latency() >= g.TTFTTarget {
+		return Late
+	}
+	return Cancelled
+}
+
 // refusal classes a status other than 200.
 func refusal(status int) Outcome {
 	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {

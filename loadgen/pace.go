@@ -228,6 +228,7 @@ func (w *worker) unsent(sh *shot, cause error) {
 		workload: w.index, phase: sh.phase, tenant: sh.tenant,
 		times:  times{intended: sh.intended, due: sh.due, end: w.now()},
 		waited: sh.waited, retries: sh.retries, warm: sh.warm,
+		further: sh.turn > 0, tokens: tokens{input: int(sh.shape.Input)},
 	}
 	w.settle(&s, cause)
 	w.out <- s

@@ -108,7 +108,9 @@ type Sessions struct {
 	Most  time.Duration `yaml:"most_think,omitempty"` // cut at; 0 = 4 times Think
 }
 
-// Abandon makes a share of the clients leave before the answer is whole.
+// Abandon makes a share of the clients leave before the answer is whole. One that
+// had waited past a target makes its request late; the others are counted apart
+// and not among the offered, for they say nothing of the server.
 type Abandon struct {
 	Share float64       `yaml:"share"`
 	After time.Duration `yaml:"after"` // from the intended start; 0 = at the target
