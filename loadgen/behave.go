@@ -43,7 +43,7 @@ type ending struct {
 func (m *maker) begin(sh *shot) {
 	if s := m.w.Sessions; s != nil {
 		m.client(sh, drawTurns)
-		sh.talk = &talk{turns: min(int(s.Turns.Mean), maxTurns)}
+		sh.talk = &talk{turns: min(s.Turns.Draw(m.r), maxTurns)}
 		sh.hear = sh.talk.turns > 1
 	}
 	m.stay(sh)
@@ -162,9 +162,16 @@ func turnStart(ends []int, turn int) int {
 	return ends[turn-1]
 }
 
-// resize draws the lengths of a further turn, which is in no plan.
+// resize draws the lengths of a request that is in no plan: a further turn, or
+// one of a closed loop.
 func (m *maker) resize(sh *shot) {
 	m.client(sh, drawSizes)
+	if d := m.w.InputTokens; d != nil {
+		sh.shape.Input = uint32(d.Draw(m.r))
+	}
+	if d := m.w.OutputTokens; d != nil {
+		sh.shape.Output = uint32(d.Draw(m.r))
+	}
 }
 
 // retryAfter reads a Retry-After header: seconds, which some servers send with a

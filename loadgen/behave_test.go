@@ -228,7 +228,7 @@ func TestClientsRefuse(t *testing.T) {
 		"sessions do not go with requests":                   func(w *Workload) { w.Requests, w.Sessions = "f", &Sessions{Turns: fixed} },
 		"sessions.think is -1s":                              func(w *Workload) { w.Sessions = &Sessions{Turns: fixed, Think: -time.Second} },
 		"sessions.most_think is 1s, below":                   func(w *Workload) { w.Sessions = &Sessions{fixed, 2 * time.Second, time.Second} },
-		"sessions and retry do not go with clients":          func(w *Workload) { w.Clients, w.Retry = 1, &Retry{Most: 1} },
+		"sessions, retry and tenants do not go with":         func(w *Workload) { w.Clients, w.Retry = 1, &Retry{Most: 1} },
 		"abandon.share is 2":                                 func(w *Workload) { w.Abandon = &Abandon{Share: 2, After: 1} },
 		"abandon.after is -1s":                               func(w *Workload) { w.Abandon = &Abandon{Share: 1, After: -time.Second} },
 		"abandon.after is missing":                           func(w *Workload) { w.Abandon = &Abandon{Share: 1} },

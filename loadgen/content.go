@@ -119,6 +119,17 @@ func (w Workload) validateTexts() error {
 		}
 		return nil
 	}
+	for key, d := range map[string]*Dist{"input_tokens": w.InputTokens, "output_tokens": w.OutputTokens} {
+		if d == nil {
+			continue
+		}
+		if err := d.Validate(); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	if w.OutputTokens != nil && !w.rowKind().streams() {
+		return fmt.Errorf("output_tokens does not belong to kind %s", w.rowKind())
+	}
 	// Below 1/8 byte or above 64 there is no tokenizer.
 	if b := w.BytesPerToken; b != 0 && !(b >= 0.125 && b <= 64) {
 		return fmt.Errorf("bytes_per_token is %v, want 0.125 to 64, or 0 for %d", b, defaultBytesPerToken)

@@ -32,9 +32,10 @@ func (w Workload) validateClients() error {
 			return fmt.Errorf("tenant %q: %w", t.Name, err)
 		}
 	}
-	if w.Clients != 0 && (w.Sessions != nil || w.Retry != nil) {
-		// What follows an answer is the loop's own next request there.
-		return errors.New("sessions and retry do not go with clients")
+	if w.Clients != 0 && (w.Sessions != nil || w.Retry != nil || w.Tenants != nil) {
+		// What follows an answer is the loop's own next request there, of no
+		// tenant that a plan says.
+		return errors.New("sessions, retry and tenants do not go with clients")
 	}
 	if err := w.Sessions.validate(w); err != nil {
 		return err
@@ -64,8 +65,8 @@ func (s *Sessions) validate(w Workload) error {
 	if s == nil {
 		return nil
 	}
-	if s.Turns.Kind != "fixed" || !(s.Turns.Mean >= 1) {
-		return fmt.Errorf("sessions.turns: %v, want kind fixed with a mean: others are not built yet", s.Turns)
+	if err := s.Turns.Validate(); err != nil {
+		return fmt.Errorf("sessions.turns: %w", err)
 	}
 	switch {
 	case w.Kind != Chat && w.Kind != Responses:

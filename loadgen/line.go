@@ -77,7 +77,10 @@ func (l *line) send(ctx context.Context) sample {
 	s := sample{
 		workload: l.index, phase: sh.phase, tenant: sh.tenant,
 		times: times{intended: sh.intended, due: sh.due}, waited: sh.waited, retries: sh.retries, warm: sh.warm,
-		further: sh.turn > 0, tokens: tokens{input: int(sh.shape.Input)},
+		further: sh.turn > 0,
+	}
+	if l.Requests == "" { // whose sizes are their own
+		s.input = int(sh.shape.Input)
 	}
 	until, cause := sh.deadline(l.Timeout)
 	outcome, err := l.exchange(ctx, &s, l.start.Add(until))

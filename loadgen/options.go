@@ -163,22 +163,7 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// unbuilt refuses what the options can say and the generator cannot do yet.
-func (w Workload) unbuilt() error {
-	for key, set := range map[string]bool{
-		"input_tokens": w.InputTokens != nil, "output_tokens": w.OutputTokens != nil, "tenants": w.Tenants != nil,
-	} {
-		if set {
-			return fmt.Errorf("%s is not built yet", key)
-		}
-	}
-	return nil
-}
-
 func (w Workload) validate() error {
-	if err := w.unbuilt(); err != nil {
-		return err
-	}
 	if err := w.validateRequest(); err != nil {
 		return err
 	}
