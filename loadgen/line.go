@@ -16,6 +16,7 @@ type line struct {
 	conn   *wire.Conn
 	ready  chan struct{} // shot is to be sent; closed: the run is over
 	shot   shot
+	sample sample // of the shot; here since next would have each request allocate one
 	make   *maker
 	body   []byte // of a plain answer
 	plain  whole
@@ -46,13 +47,13 @@ func (l *line) serve(ctx context.Context) {
 // one sends the shot and hands its sample on. It returns true when another shot
 // has taken its place, which is due already.
 func (l *line) one(ctx context.Context) bool {
-	s := l.send(ctx)
+	l.sample = l.send(ctx)
 	l.w.open.Add(-1)
-	again, ok := l.next(l, &s)
+	again, ok := l.next(l, &l.sample)
 	if ok = ok && ctx.Err() == nil; !ok || !again.same {
-		l.w.out <- s
+		l.w.out <- l.sample
 	} else {
-		s.recycle()
+		l.sample.recycle()
 	}
 	if !ok {
 		return false
@@ -62,7 +63,7 @@ func (l *line) one(ctx context.Context) bool {
 		l.shot.body = nil
 	}
 	if again.due > l.now() {
-		l.w.follow(&again)
+		l.w.follow(again)
 		return false
 	}
 	l.shot = again

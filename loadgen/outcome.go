@@ -81,18 +81,38 @@ type gap struct {
 }
 
 // gapLists are the lists of gaps that are counted and free for the next stream.
-var gapLists = sync.Pool{New: func() any { g := make([]gap, 0, 256); return &g }}
+// A sync.Pool would allocate for each list that it takes back.
+var gapLists struct {
+	sync.Mutex
+	free [][]gap
+}
+
+// maxGapLists bounds the free lists: as many as results may wait to be counted.
+const maxGapLists = queue
 
 // newGaps returns an empty list for the gaps of one stream.
-func newGaps() []gap { return (*gapLists.Get().(*[]gap))[:0] }
+func newGaps() []gap {
+	gapLists.Lock()
+	defer gapLists.Unlock()
+	if n := len(gapLists.free); n > 0 {
+		g := gapLists.free[n-1]
+		gapLists.free = gapLists.free[:n-1]
+		return g
+	}
+	return make([]gap, 0, 128)
+}
 
 // recycle gives the gaps back.
 func (s *sample) recycle() {
-	if cap(s.gaps) > 0 {
-		g := s.gaps
-		s.gaps = nil
-		gapLists.Put(&g)
+	if cap(s.gaps) == 0 {
+		return
 	}
+	gapLists.Lock()
+	defer gapLists.Unlock()
+	if len(gapLists.free) < maxGapLists {
+		gapLists.free = append(gapLists.free, s.gaps[:0])
+	}
+	s.gaps = nil
 }
 
 // latency is from the intended start: the headline.

@@ -46,6 +46,7 @@ type worker struct {
 // run sends every request of the plan at its time, or as soon after it as a line
 // is free, and what follows them, and returns when all have ended.
 func (w *worker) run(ctx context.Context) {
+	w.blocked = -never
 	w.wake = newAlarm(ctx, w.fine)
 	defer w.wake.close()
 	var serving sync.WaitGroup
@@ -166,8 +167,7 @@ func (w *worker) pick(due time.Duration) *shot {
 }
 
 // follow has a request sent when it is due.
-func (w *worker) follow(again *shot) {
-	sh := *again
+func (w *worker) follow(sh shot) {
 	w.mu.Lock()
 	i, _ := slices.BinarySearchFunc(w.later, sh.due, func(s *shot, due time.Duration) int {
 		if s.due > due { // the farthest first; of equals those that came later stand before

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -65,27 +64,33 @@ func answerNull(conn net.Conn) {
 	}
 	writes[len(writes)-1] = append(writes[len(writes)-1], "0\r\n\r\n"...)
 	buf, n := make([]byte, 64<<10), 0
+	end, field, stream := []byte("\r\n\r\n"), []byte("Content-Length: "), []byte(Chat.path())
 	for {
 		k, err := conn.Read(buf[n:])
 		if err != nil {
 			return
 		}
 		n += k
-		i := bytes.Index(buf[:n], []byte("\r\n\r\n"))
+		i := bytes.Index(buf[:n], end)
 		if i < 0 {
 			continue
 		}
-		_, length, _ := bytes.Cut(buf[:i], []byte("Content-Length: "))
-		if size, _ := strconv.Atoi(string(bytes.TrimSpace(length))); n < i+4+size {
+		size := 0
+		for _, c := range buf[bytes.Index(buf[:i], field)+len(field) : i] {
+			if c < '0' || c > '9' {
+				break
+			}
+			size = 10*size + int(c-'0')
+		}
+		if n < i+len(end)+size {
 			continue
 		}
-		n = 0
-		if bytes.Contains(buf[:i], []byte(Chat.path())) {
-			for _, w := range writes {
-				conn.Write(w)
-			}
-		} else {
+		if n = 0; !bytes.Contains(buf[:i], stream) {
 			conn.Write(whole)
+			continue
+		}
+		for _, w := range writes {
+			conn.Write(w)
 		}
 	}
 }
