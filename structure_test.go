@@ -46,7 +46,7 @@ var mayImport = map[string][]string{
 	"loadgen":                {"loadgen/arrivals", "loadgen/wire"},
 	"loadgen/arrivals":       {},
 	"loadgen/known":          {"loadgen", "loadgen/arrivals"},
-	"loadgen/page":           {"loadgen"},
+	"loadgen/page":           {"loadgen", "loadgen/search"},
 	"loadgen/search":         {"loadgen", "loadgen/arrivals"},
 	"loadgen/wire":           {},
 	"pool":                   {"backends", "gpu", "gpu/proc"},

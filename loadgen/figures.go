@@ -60,6 +60,15 @@ func Metrics() []string {
 	return out
 }
 
+// Meanings says of each of Metrics what it is.
+func Meanings() map[string]string {
+	out := map[string]string{}
+	for _, m := range metricNames {
+		out[m.name] = m.what
+	}
+	return out
+}
+
 // dist is one distribution while the run goes on.
 type dist struct {
 	h        *hdrhistogram.Histogram // microseconds; nil until the first value

@@ -1,0 +1,220 @@
+package page
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// The drawing, in SVG units: the page scales it. Charts are drawn here and not by
+// a library, see DECISIONS.md: colours come from the page's style, for light,
+// dark and paper, and every chart has a title and a description.
+const (
+	chartWidth  = 640.0
+	chartHeight = 260.0
+	plotLeft    = 62.0
+	plotRight   = chartWidth - 14
+	plotTop     = 12.0
+	plotBottom  = chartHeight - 42
+)
+
+// chart is one drawing with its words.
+type chart struct {
+	ID, Title, Desc string
+	X, Y            axis
+	Height          float64
+	Lines           []stroke
+	Bars            []box
+	Dots            []dot
+	Marks           []mark
+	Labels          []tick // of rows of bars
+	Legend          []box  // of bars: class and text
+	Hovers          []box  // invisible: they say what is below the pointer
+}
+
+// axis is a scale with its ticks.
+type axis struct {
+	Label string
+	Ticks []tick
+	scale
+}
+
+type tick struct{ At, Label string }
+
+// stroke is a line of a series, and its entry in the legend.
+type stroke struct{ Class, Name, Path string }
+
+// box is a rectangle that may tell something.
+type box struct{ X, Y, W, H, Class, Text string }
+
+// dot is a point that tells its figures.
+type dot struct{ X, Y, Class, Text string }
+
+// mark is a line of reference across the plot.
+type mark struct {
+	Vertical  bool
+	At, Label string
+}
+
+// The edges of the plot, for the template.
+func (c *chart) Left() float64   { return plotLeft }
+func (c *chart) Right() float64  { return plotRight }
+func (c *chart) Top() float64    { return plotTop }
+func (c *chart) Bottom() float64 { return plotBottom }
+func (c *chart) Width() float64  { return chartWidth }
+func (c *chart) Middle() float64 { return (plotLeft + plotRight) / 2 }
+
+// classes are the series in their order: each has a colour and a dash pattern of
+// its own, so that they can be told apart in black on white.
+var classes = []string{"s1", "s2", "s3", "s4", "s5", "s6"}
+
+func class(i int) string { return classes[i%len(classes)] }
+
+// scale maps values to positions.
+type scale struct {
+	lo, hi, from, to float64
+	log              bool
+}
+
+// at is where a value lies; one outside the scale at its end.
+func (s scale) at(v float64) float64 {
+	lo, hi := s.lo, s.hi
+	if s.log {
+		v, lo, hi = math.Log10(max(v, s.lo)), math.Log10(lo), math.Log10(hi)
+	}
+	return s.from + (min(max(v, lo), hi)-lo)/(hi-lo)*(s.to-s.from)
+}
+
+// pos is a position as text, to a hundredth.
+func pos(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
+
+// linear is an axis from 0 to at least the greatest value.
+func linear(label string, greatest, from, to float64) axis {
+	step := niceStep(greatest / 5)
+	hi := step * math.Max(1, math.Ceil(greatest/step-1e-9))
+	a := axis{Label: label, scale: scale{lo: 0, hi: hi, from: from, to: to}}
+	for i := 0; float64(i)*step <= hi*(1+1e-9); i++ {
+		a.tick(float64(i)*step, plain(float64(i)*step))
+	}
+	return a
+}
+
+// niceStep is the least of 1, 2, 5 times a power of ten that is not less.
+func niceStep(v float64) float64 {
+	if !(v > 0) || math.IsInf(v, 0) {
+		return 1
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(v)))
+	for _, by := range []float64{1, 2, 5} {
+		if v <= by*unit*(1+1e-9) {
+			return by * unit
+		}
+	}
+	return 10 * unit
+}
+
+// logarithmic is an axis that holds the values from least to greatest, both
+// above 0, and ends at 1, 2 or 5 times a power of ten.
+func logarithmic(label string, least, greatest, from, to float64) axis {
+	if !(least > 0) {
+		least = 0.001
+	}
+	greatest = max(greatest, least)
+	hi := niceStep(greatest)
+	lo := 1 / niceStep(1/least)
+	if hi < 5*lo { // at least some room
+		lo, hi = 1/niceStep(2/lo), niceStep(2*hi)
+	}
+	a := axis{Label: label, scale: scale{lo: lo, hi: hi, from: from, to: to, log: true}}
+	decades := math.Log10(hi / lo)
+	for e := math.Floor(math.Log10(lo) + 1e-9); e <= math.Log10(hi)+1e-9; e++ {
+		for _, by := range []float64{1, 2, 5} {
+			if v := by * math.Pow(10, e); v >= lo*(1-1e-9) && v <= hi*(1+1e-9) && (by == 1 || decades <= 3) {
+				a.tick(v, plain(v))
+			}
+		}
+	}
+	return a
+}
+
+func (a *axis) tick(v float64, label string) { a.Ticks = append(a.Ticks, tick{pos(a.at(v)), label}) }
+
+// plain is a round number without an exponent, to read on an axis.
+func plain(v float64) string {
+	text := strconv.FormatFloat(v, 'f', 6, 64)
+	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+}
+
+// point of a series; one without a value breaks the line.
+type point struct {
+	x, y float64
+	none bool
+}
+
+// line draws a series.
+func (c *chart) line(name string, points []point) {
+	c.Lines = append(c.Lines, stroke{class(len(c.Lines)), name, c.path(points)})
+}
+
+func (c *chart) path(points []point) string {
+	var b strings.Builder
+	pen := "M"
+	for i, p := range points {
+		if p.none {
+			pen = "M"
+			continue
+		}
+		fmt.Fprintf(&b, "%s%s %s", pen, pos(c.X.at(p.x)), pos(c.Y.at(p.y)))
+		if pen == "M" && (i+1 == len(points) || points[i+1].none) {
+			b.WriteString("h0.1") // a lone point shows by its round ends
+		}
+		pen = "L"
+	}
+	return b.String()
+}
+
+// band fills between two series of the same places.
+func (c *chart) band(low, high []point) {
+	points := append([]point(nil), high...)
+	for i := len(low) - 1; i >= 0; i-- {
+		points = append(points, low[i])
+	}
+	c.Lines = append(c.Lines, stroke{Class: "band", Path: c.path(points) + "Z"})
+}
+
+func (c *chart) dot(p point, class, text string) {
+	c.Dots = append(c.Dots, dot{pos(c.X.at(p.x)), pos(c.Y.at(p.y)), class, text})
+}
+
+// across draws a line of reference at a value of y, if the plot has it.
+func (c *chart) across(y float64, label string) {
+	if y > c.Y.lo && y <= c.Y.hi {
+		c.Marks = append(c.Marks, mark{At: pos(c.Y.at(y)), Label: label})
+	}
+}
+
+// down draws one at a value of x.
+func (c *chart) down(x float64, label string) {
+	if x >= c.X.lo && x <= c.X.hi {
+		c.Marks = append(c.Marks, mark{Vertical: true, At: pos(c.X.at(x)), Label: label})
+	}
+}
+
+func newChart(title, desc string, x, y axis) *chart {
+	return &chart{Title: title, Desc: desc, X: x, Y: y, Height: chartHeight}
+}
+
+// The axes of a plot, from left to right and from the bottom up.
+func xLinear(label string, greatest float64) axis {
+	return linear(label, greatest, plotLeft, plotRight)
+}
+func yLinear(label string, greatest float64) axis {
+	return linear(label, greatest, plotBottom, plotTop)
+}
+func xLog(label string, least, greatest float64) axis {
+	return logarithmic(label, least, greatest, plotLeft, plotRight)
+}
+func yLog(label string, least, greatest float64) axis {
+	return logarithmic(label, least, greatest, plotBottom, plotTop)
+}

@@ -1,0 +1,123 @@
+package page
+
+import (
+	"fmt"
+	"io"
+
+	"aloft/loadgen"
+)
+
+// Compare writes the page of what changed from report A to report B.
+func Compare(w io.Writer, a, b *loadgen.Report) error {
+	c := loadgen.Compare(a, b)
+	d := document{Title: orUnnamed(a.Name) + " against " + orUnnamed(b.Name), Kind: "Comparison of loads", Verdict: changed(&c)}
+	d.Notes = []string{
+		"A: " + c.A, "B: " + c.B,
+		fmt.Sprintf("Intervals hold the figure with %.0f %% confidence; those that end in + are open for want of values. There is a verdict, about B against A, only where the two do not overlap.", 100*loadgen.Confidence),
+	}
+	for _, only := range []struct {
+		who  string
+		list []string
+	}{{"A", c.OnlyA}, {"B", c.OnlyB}} {
+		for _, name := range only.list {
+			d.Notes = append(d.Notes, fmt.Sprintf("Only in %s: %s", only.who, name))
+		}
+	}
+	changes := table{Caption: "What differs between the runs themselves", Text: 3, Head: []string{"Key", "A", "B"}}
+	for _, x := range c.Changes {
+		changes.Rows = append(changes.Rows, []string{x.Key, x.A, x.B})
+	}
+	s := section{Title: "What was changed", Tables: []table{changes}}
+	if len(c.Changes) == 0 {
+		s = section{Title: "What was changed", Texts: []string{"Nothing that the reports know of: profile, plan, host and build are the same."}}
+	}
+	d.add(s)
+	d.add(section{Title: "How requests ended", Tables: []table{outcomesOf("A", a), outcomesOf("B", b)}})
+	for i := range a.Results {
+		x := &a.Results[i]
+		for j := range b.Results {
+			if y := &b.Results[j]; x.Name == y.Name && x.Phase == y.Phase {
+				d.addComparison(&c, x, y)
+			}
+		}
+	}
+	return d.write(w)
+}
+
+func changed(c *loadgen.Comparison) verdict {
+	better, worse := 0, 0
+	for _, f := range c.Figures {
+		switch f.Verdict {
+		case loadgen.Better:
+			better++
+		case loadgen.Worse:
+			worse++
+		}
+	}
+	if len(c.Doubts) > 0 {
+		v := verdict{"bad", "NO VERDICT on all or part of it", c.Doubts}
+		if better+worse > 0 {
+			v.Text += fmt.Sprintf("; of the rest B is better in %d figures and worse in %d", better, worse)
+		}
+		return v
+	}
+	return verdict{"fact", fmt.Sprintf("Of %d figures B is better in %d and worse in %d; of the others nothing can be said", len(c.Figures), better, worse), nil}
+}
+
+func outcomesOf(who string, r *loadgen.Report) table {
+	t := outcomeTable(r.Results)
+	t.Caption = who + ": " + t.Caption
+	return t
+}
+
+// addComparison is a phase that both ran.
+func (d *document) addComparison(c *loadgen.Comparison, x, y *loadgen.Result) {
+	s := section{Title: x.Name + ", phase " + x.Phase}
+	if x.Closed > 0 || y.Closed > 0 {
+		s.Badge = "CLOSED LOOP: for comparison only"
+	}
+	both := func(metric string) []named { return []named{{"A", x.Figure(metric)}, {"B", y.Figure(metric)}} }
+	s.Charts = []*chart{
+		quantileChart("Latency to the end of the answer, by quantile", both("e2e"), 0), densityChart("Latency to the end of the answer, distribution", both("e2e")),
+		quantileChart("Time to first token, by quantile", both("ttft"), 0), quantileChart("Time per output token, by quantile", both("tpot"), 0),
+	}
+	clear := table{Caption: "Figures with a verdict", Text: 1, Last: true, Head: []string{"Figure", "A", "A from", "A to", "B", "B from", "B to", "B to A", "B is"}}
+	all := clear
+	all.Caption = "All figures; shares in %, times in ms, rates a second"
+	for i := range c.Figures {
+		f := &c.Figures[i]
+		if f.Workload != x.Name || f.Phase != x.Phase {
+			continue
+		}
+		row := figureRow(f)
+		all.Rows = append(all.Rows, row)
+		if f.Verdict == loadgen.Better || f.Verdict == loadgen.Worse {
+			clear.Rows = append(clear.Rows, row)
+		}
+	}
+	if len(clear.Rows) == 0 {
+		s.Texts = append(s.Texts, "No figure of this phase has a verdict.")
+	} else {
+		s.Tables = append(s.Tables, clear)
+	}
+	s.Folded = append(s.Folded, all)
+	d.add(s)
+}
+
+func figureRow(f *loadgen.FigureChange) []string {
+	by := 1.0
+	if f.Unit == "" {
+		by = 100 // a share
+	}
+	end := func(i loadgen.Interval) string {
+		if i.Open {
+			return "+"
+		}
+		return number(by * i.Hi)
+	}
+	ratio := "–"
+	if f.A != 0 {
+		ratio = fmt.Sprintf("%+.1f %%", 100*(f.B-f.A)/f.A)
+	}
+	return []string{f.Figure, number(by * f.A), number(by * f.IntervalA.Lo), end(f.IntervalA), number(by * f.B), number(by * f.IntervalB.Lo), end(f.IntervalB), ratio, string(f.Verdict)}
+}

@@ -1,0 +1,223 @@
+package page
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"time"
+
+	"aloft/loadgen/search"
+)
+
+// Sweep writes the page of a curve over rates.
+func Sweep(w io.Writer, c *search.Curve) error {
+	d := document{Title: orUnnamed(c.Name), Kind: "Load sweep", Verdict: verdict{Class: "fact"}}
+	holds := 0
+	for i := range c.Points {
+		if c.Points[i].Verdict == search.Holds {
+			holds++
+		}
+	}
+	d.Verdict.Text = fmt.Sprintf("%d of %d rates hold: %s", holds, len(c.Points), promise(&c.Head))
+	d.curve(&c.Head)
+	return d.write(w)
+}
+
+// Answer writes the page of a search.
+func Answer(w io.Writer, a *search.Answer) error {
+	d := document{Title: orUnnamed(a.Name), Kind: "Load search", Verdict: verdict{Class: "fact"}}
+	switch {
+	case a.Low > 0 && a.High > 0:
+		d.Verdict.Text = fmt.Sprintf("Holds up to %s/s, fails from %s/s", number(a.Low), number(a.High))
+		d.Verdict.Reasons = []string{fmt.Sprintf("At least %s sure; %d of %d whole windows at the ends agree.", percent(math.Floor(1e4*a.Certainty)/1e4), a.Agreed, a.Windows)}
+	case a.Low > 0:
+		d.Verdict = verdict{"warn", fmt.Sprintf("Holds up to %s/s at least; no rate failed", number(a.Low)), nil}
+	case a.High > 0:
+		d.Verdict = verdict{"warn", fmt.Sprintf("Fails from %s/s; no rate held", number(a.High)), nil}
+	default:
+		d.Verdict = verdict{"warn", "No rate is known to hold or to fail", nil}
+	}
+	d.Verdict.Reasons = append(d.Verdict.Reasons, "What is promised: "+promise(&a.Head))
+	d.curve(&a.Head)
+	return d.write(w)
+}
+
+func promise(h *search.Head) string {
+	if len(h.SLO.Clauses) == 0 {
+		return percent(h.Attain) + " of requests within the profile's own targets"
+	}
+	return percent(h.Attain) + " of requests " + h.SLO.String()
+}
+
+// curve is the part that searches and sweeps share.
+func (d *document) curve(h *search.Head) {
+	if h.Stopped == search.Broken {
+		d.Verdict.Class = "bad"
+		d.Verdict.Text = "THE GENERATOR FAILED, not the server: the server may do more than what is shown here. " + d.Verdict.Text
+	}
+	if h.Note != "" {
+		d.Notes = append(d.Notes, h.Note)
+	}
+	d.Notes = append(d.Notes, "Times count from the intended start of a request. Figures of several workloads are the sum of rates and the worst of times. Hollow points fail.")
+	judged := table{Caption: "Each rate, over its runs that count", Text: 3, Head: []string{"Rate/s", "Verdict", "Why", "Runs", "Discarded", "Offered", "Good", "Good from", "Good to", "Queue grows/s"}}
+	times := table{Caption: "Its last run that counts; times in milliseconds", Text: 1, Head: []string{"Rate/s", "Sent/s", "Good/s", "Shed", "Failed", "p50", "p99", "TTFT p50", "TTFT p99", "TPOT p99", "Send lag p99"}}
+	for i := range h.Points {
+		p := &h.Points[i]
+		f, discarded := counted(p)
+		ms := func(v float64) string { return orDash(v, v > 0) }
+		judged.Rows = append(judged.Rows, []string{number(p.Rate), string(p.Verdict), string(p.Reason), itoa(len(p.Tries)), itoa(discarded), itoa(p.Offered),
+			percent(p.Attainment), percent(p.Low), percent(p.High), signed(p.Growth)})
+		times.Rows = append(times.Rows, []string{number(p.Rate), number(f.Achieved), number(f.Good), itoa(f.Shed), itoa(f.Failed), ms(f.E2E50), ms(f.E2E99), ms(f.TTFT50), ms(f.TTFT99), ms(f.TPOT99), number(f.Lag99)})
+	}
+	s := section{Title: "Curve", Tables: []table{judged, times}}
+	if len(h.Points) > 0 {
+		s.Charts = []*chart{attainChart(h), timesChart(h), goodChart(h)}
+	}
+	d.add(s)
+	var why []string
+	for i := range h.Points {
+		for _, t := range h.Points[i].Tries {
+			if t.Discarded != "" {
+				why = append(why, fmt.Sprintf("Run %d at %s/s does not count: %s", t.Run, number(t.Rate), t.Discarded))
+			}
+		}
+	}
+	facts := table{Caption: "What ran", Text: 2, Head: []string{"Fact", "Value"}, Rows: [][]string{
+		{"Promise", promise(h)}, {"Confidence", percent(h.Confidence)}, {"Started", h.Started.Format(time.RFC3339)},
+		{"Lasted", fmt.Sprintf("%.0f s of at most %.0f s", h.Elapsed, h.Limit)}, {"Stopped", string(h.Stopped)},
+		{"Seed", strconv.FormatUint(h.Seed, 10)}, {"Schema", h.Schema},
+	}}
+	d.add(section{Title: "How it was measured", Texts: why, Tables: []table{facts}})
+}
+
+// counted is the last run that counts, or else the last, and how many do not.
+func counted(p *search.Point) (f search.Figures, discarded int) {
+	found := false
+	for i := len(p.Tries) - 1; i >= 0; i-- {
+		t := &p.Tries[i]
+		if t.Discarded != "" {
+			discarded++
+		}
+		if !found && (t.Discarded == "" || f == search.Figures{}) {
+			f, found = t.Figures, t.Discarded == ""
+		}
+	}
+	return f, discarded
+}
+
+func signed(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
+
+// rates is the axis of a curve.
+func rates(h *search.Head) axis {
+	least, most := math.Inf(1), 0.0
+	for _, p := range h.Points {
+		least, most = min(least, p.Rate), max(most, p.Rate)
+	}
+	return xLog("offered, requests/s, log scale", least, most)
+}
+
+func attainChart(h *search.Head) *chart {
+	c := newChart("Share of good requests", "", rates(h), shares(h))
+	var at, low, high []point
+	for _, p := range h.Points {
+		at, low, high = append(at, point{x: p.Rate, y: 100 * p.Attainment}), append(low, point{x: p.Rate, y: 100 * p.Low}), append(high, point{x: p.Rate, y: 100 * p.High})
+		c.Desc += fmt.Sprintf("%s/s: %s good, %s. ", number(p.Rate), percent(p.Attainment), p.Verdict)
+	}
+	c.line("good, measured", at)
+	c.band(low, high)
+	c.across(100*h.Attain, "promised "+percent(h.Attain))
+	for i, p := range h.Points {
+		c.dot(at[i], verdictClass(p.Verdict), fmt.Sprintf("%s/s: %s good (%s to %s), %s, %s", number(p.Rate), percent(p.Attainment), percent(p.Low), percent(p.High), p.Verdict, p.Reason))
+	}
+	return c
+}
+
+// shares is an axis up to 100 % that begins where the figures need it: whether
+// 99 % is kept shows on none that begins at 0.
+func shares(h *search.Head) axis {
+	least := 100 * h.Attain
+	for _, p := range h.Points {
+		least = min(least, 100*p.Low)
+	}
+	a := axis{Label: "% of offered", scale: scale{hi: 100, from: plotBottom, to: plotTop}}
+	for _, lo := range []float64{50, 80, 90, 95, 98, 99} {
+		if least > lo {
+			a.lo = lo
+		}
+	}
+	for i := range 6 {
+		v := a.lo + float64(i)*(100-a.lo)/5
+		a.tick(v, plain(v))
+	}
+	return a
+}
+
+func verdictClass(v search.Verdict) string {
+	if v == search.Fails {
+		return "fails"
+	}
+	return class(0)
+}
+
+// timesChart is nil when no request was answered.
+func timesChart(h *search.Head) *chart {
+	kinds := []struct {
+		name string
+		of   func(search.Figures) float64
+	}{
+		{"p50", func(f search.Figures) float64 { return f.E2E50 }}, {"p99", func(f search.Figures) float64 { return f.E2E99 }},
+		{"TTFT p99", func(f search.Figures) float64 { return f.TTFT99 }}, {"TPOT p99", func(f search.Figures) float64 { return f.TPOT99 }},
+	}
+	least, most := math.Inf(1), 0.0
+	for i := range h.Points {
+		f, _ := counted(&h.Points[i])
+		for _, k := range kinds {
+			if v := k.of(f); v > 0 {
+				least, most = min(least, v), max(most, v)
+			}
+		}
+	}
+	if most == 0 {
+		return nil
+	}
+	c := newChart("Latency, from intended start", "", rates(h), yLog("ms, log scale", least, most))
+	for i, k := range kinds {
+		var row []point
+		some := false
+		for j := range h.Points {
+			p := &h.Points[j]
+			f, _ := counted(p)
+			v := k.of(f)
+			row, some = append(row, point{x: p.Rate, y: v, none: v == 0}), some || v > 0
+			if v > 0 {
+				c.dot(point{x: p.Rate, y: v}, class(i), fmt.Sprintf("%s/s: %s %s ms", number(p.Rate), k.name, number(v)))
+			}
+		}
+		if some {
+			c.Lines = append(c.Lines, stroke{class(i), k.name, c.path(row)})
+		}
+	}
+	c.Desc = "p50 and p99 to the end of the answer, p99 to its first token and of each token; the table has the figures."
+	return c
+}
+
+func goodChart(h *search.Head) *chart {
+	most := 0.0
+	for i := range h.Points {
+		f, _ := counted(&h.Points[i])
+		most = max(most, f.Achieved, f.Good)
+	}
+	c := newChart("Good requests a second", "What was sent and what of it was good, at each rate; the table has the figures.", rates(h), yLinear("requests/s", most))
+	var sent, good []point
+	for i := range h.Points {
+		f, _ := counted(&h.Points[i])
+		sent, good = append(sent, point{x: h.Points[i].Rate, y: f.Achieved}), append(good, point{x: h.Points[i].Rate, y: f.Good})
+	}
+	c.line("good", good)
+	c.line("sent", sent)
+	for i, p := range h.Points {
+		c.dot(good[i], verdictClass(p.Verdict), fmt.Sprintf("%s/s: %s/s good of %s/s sent", number(p.Rate), number(good[i].y), number(sent[i].y)))
+	}
+	return c
+}

@@ -1,0 +1,305 @@
+package page
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"aloft/loadgen"
+)
+
+// Run writes the page of one run.
+func Run(w io.Writer, r *loadgen.Report) error {
+	d := document{Title: orUnnamed(r.Name), Kind: "Load report", Verdict: verdictOf(r)}
+	d.Notes = append(d.Notes, "Times count from the intended start of a request, which was planned before the run, unless they say “from send”. Good means whole and within every target; shares are of all that was offered.")
+	for _, text := range r.Warnings {
+		d.Notes = append(d.Notes, "Warning: "+text)
+	}
+	if r.WarmUp != nil {
+		d.Notes = append(d.Notes, fmt.Sprintf("The warm-up sent %d requests before, of which %d were ok; they are in no figure.", r.WarmUp.Offered, r.WarmUp.OK))
+	}
+	d.add(section{Title: "Overview", Charts: []*chart{outcomeBars(r.Results)}, Tables: append(overview(r), outcomeTable(r.Results))})
+	for _, of := range byWorkload(r.Results) {
+		d.addWorkload(r, of)
+	}
+	d.addGenerator(r)
+	return d.write(w)
+}
+
+func orUnnamed(name string) string {
+	if strings.TrimSpace(name) == "" {
+		return "(no name)"
+	}
+	return name
+}
+
+// verdictOf is loud when the generator failed: then no figure below counts.
+func verdictOf(r *loadgen.Report) verdict {
+	if len(r.Failed) > 0 {
+		return verdict{"bad", "THIS RUN DOES NOT COUNT: the generator failed, not the server", r.Failed}
+	}
+	offered, ok := 0, 0
+	closed := false
+	var each []string
+	for i := range r.Results {
+		x := &r.Results[i]
+		offered, ok, closed = offered+x.Offered, ok+x.OK, closed || x.Closed > 0
+		if len(r.Results) > 1 {
+			each = append(each, fmt.Sprintf("%s, %s: %s of %d good, %s/s", x.Name, x.Phase, part(x.OK, x.Offered), x.Offered, number(x.Good)))
+		}
+	}
+	v := verdict{"fact", fmt.Sprintf("%s of %d offered requests were good", part(ok, offered), offered), each}
+	switch {
+	case r.Interrupted:
+		v.Class, v.Text = "warn", "Interrupted: these are the results so far. "+v.Text
+	case closed:
+		v.Class, v.Text = "warn", v.Text+". A closed loop is among them, for comparison only: its latencies hide what a stalled server costs"
+	case offered == 0:
+		v = verdict{"warn", "Nothing was offered", nil}
+	}
+	return v
+}
+
+// byWorkload splits results, which are in order, by their workload.
+func byWorkload(results []loadgen.Result) [][]*loadgen.Result {
+	var out [][]*loadgen.Result
+	for i := range results {
+		if n := len(out); n > 0 && out[n-1][0].Name == results[i].Name {
+			out[n-1] = append(out[n-1], &results[i])
+		} else {
+			out = append(out, []*loadgen.Result{&results[i]})
+		}
+	}
+	return out
+}
+
+func overview(r *loadgen.Report) []table {
+	ended := table{Caption: "Each phase of each workload", Text: 3, Head: []string{"Workload", "Phase", "Loop", "Offered", "Ok", "Late", "Shed", "Failed", "Good", "Good/s", "Planned/s", "Sent/s"}}
+	times := table{Caption: "Its times in milliseconds, from intended start", Text: 2, Head: []string{"Workload", "Phase", "p50", "p95", "p99", "Target", "TTFT p50", "TTFT p99", "Target", "TPOT p50", "TPOT p99", "Target"}}
+	for i := range r.Results {
+		x := &r.Results[i]
+		ended.Rows = append(ended.Rows, []string{x.Name, x.Phase, loop(x), itoa(x.Offered), itoa(x.OK), itoa(x.Late), itoa(x.Shed), itoa(x.Failed), part(x.OK, x.Offered),
+			number(x.Good), orDash(x.Planned, x.Closed == 0), number(x.Achieved)})
+		goal := func(ms float64) string { return orDash(ms, ms > 0) }
+		times.Rows = append(times.Rows, []string{x.Name, x.Phase, at(&x.Quantiles, "p50"), at(&x.Quantiles, "p95"), at(&x.Quantiles, "p99"), goal(x.Targets.E2E),
+			at(x.TTFT, "p50"), at(x.TTFT, "p99"), goal(x.Targets.TTFT), at(x.TPOT, "p50"), at(x.TPOT, "p99"), goal(x.Targets.TPOT)})
+	}
+	return []table{ended, times}
+}
+
+// at is a quantile in milliseconds, or a dash without values.
+func at(q *loadgen.Quantiles, name string) string {
+	if q == nil || q.N == 0 {
+		return "–"
+	}
+	v, _ := q.At(name)
+	return number(v)
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func loop(x *loadgen.Result) string {
+	if x.Closed > 0 {
+		return fmt.Sprintf("CLOSED, %d clients", x.Closed)
+	}
+	return "open"
+}
+
+// outcomeBars shows of each phase how its requests ended.
+func outcomeBars(results []loadgen.Result) *chart {
+	const row, high, left = 26.0, 18.0, 190.0
+	c := &chart{Title: "How requests ended", Height: row*float64(len(results)) + 8, Desc: "Shares of offered requests that were ok, late, shed and failed. The table of outcomes has the counts."}
+	for _, kind := range []string{"ok", "late", "shed", "failed"} {
+		c.Legend = append(c.Legend, box{Class: kind, Text: kind})
+	}
+	for i := range results {
+		x := &results[i]
+		y := row*float64(i) + 4
+		c.Labels = append(c.Labels, tick{pos(y + 13), shortened(x.Name+", "+x.Phase, 28)})
+		at := left
+		for _, p := range []struct {
+			kind string
+			n    int
+		}{{"ok", x.OK}, {"late", x.Late}, {"shed", x.Shed}, {"failed", x.Failed}} {
+			if p.n > 0 {
+				w := (chartWidth - left - 8) * float64(p.n) / float64(max(x.Offered, 1))
+				c.Bars = append(c.Bars, box{pos(at), pos(y), pos(w), pos(high), p.kind, fmt.Sprintf("%s, %s: %d %s, %s", x.Name, x.Phase, p.n, p.kind, part(p.n, x.Offered))})
+				at += w
+			}
+		}
+	}
+	return c
+}
+
+func shortened(s string, most int) string {
+	if r := []rune(s); len(r) > most {
+		return string(r[:most-1]) + "…"
+	}
+	return s
+}
+
+// outcomeTable names every way in which requests ended, with the first message.
+func outcomeTable(results []loadgen.Result) table {
+	t := table{Caption: "Outcomes; only ok is good", Text: 3, Last: true, Head: []string{"Workload", "Phase", "Outcome", "Requests", "Share of offered", "The first message, or what it means"}}
+	for i := range results {
+		x := &results[i]
+		add := func(o loadgen.Outcome, n int, text string) {
+			if n == 0 {
+				return
+			}
+			if problem := x.Problems[o]; problem != "" {
+				text = problem
+			}
+			t.Rows = append(t.Rows, []string{x.Name, x.Phase, string(o), itoa(n), part(n, x.Offered), text})
+		}
+		add(loadgen.OK, x.OK, "whole and within every target")
+		add(loadgen.Late, x.Late, fmt.Sprintf("whole but over a target, or open at the end of the drain (%d)", x.Unfinished))
+		add(loadgen.Shed, x.Shed, fmt.Sprintf("refused because of load, %d of them with Retry-After", x.RetryAfter))
+		for _, o := range slices.Sorted(maps.Keys(x.FailedBy)) {
+			add(o, x.FailedBy[o], "")
+		}
+		for _, extra := range []struct {
+			what string
+			n    int
+		}{{"abandoned as planned", x.Abandoned}, {"retries, load in addition", x.Retries}} {
+			if extra.n > 0 {
+				t.Rows = append(t.Rows, []string{x.Name, x.Phase, extra.what, itoa(extra.n), "–", "not among the offered"})
+			}
+		}
+	}
+	return t
+}
+
+func (d *document) addWorkload(r *loadgen.Report, of []*loadgen.Result) {
+	first := of[0]
+	s := section{Title: "Workload " + first.Name, Texts: []string{fmt.Sprintf("%s of model %s.", first.Kind, first.Model)}}
+	if first.Closed > 0 {
+		s.Badge = "CLOSED LOOP: for comparison only"
+		s.Texts = append(s.Texts, fmt.Sprintf("%d clients each wait for their answer before they send again: a server that stalls slows the load down, and the latencies hide it.", first.Closed))
+	}
+	s.Charts, s.Folded = timeLine(r, of)
+	s.Tables = cutTables(r.Cuts, first.Name)
+	d.add(s)
+	for _, x := range of {
+		d.addPhase(x, s.Badge)
+	}
+}
+
+func (d *document) addPhase(x *loadgen.Result, badge string) {
+	s := section{Deep: true, Title: x.Name + ", phase " + x.Phase, Badge: badge}
+	both := []named{{"from intended start", &x.Quantiles}, {"from send", &x.FromSend}}
+	s.Charts = append(s.Charts, quantileChart("Latency to the end of the answer, by quantile", both, x.Targets.E2E), densityChart("Latency to the end of the answer, distribution", both))
+	if first := x.Figure("ttft"); first != nil {
+		s.Charts = append(s.Charts,
+			quantileChart("Time to first token, by quantile", []named{{"from intended start", first}, {"from send", x.Figure("ttft_sent")}}, x.Targets.TTFT),
+			quantileChart("Time between tokens, by quantile", []named{{"TPOT, one a request", x.Figure("tpot")}, {"ITL, one a token", x.Figure("itl")}, {"gap, one a read", x.Figure("gap")}}, x.Targets.TPOT))
+	}
+	t := table{Caption: "Distributions, in milliseconds", Text: 2, Head: []string{"Name", "What it is", "Mean", "p50", "p90", "p95", "p99", "p99.9", "Max", "Values", "Left out", "At least"}}
+	what := loadgen.Meanings()
+	for _, name := range loadgen.Metrics() {
+		if q := x.Figure(name); q != nil && q.N > 0 {
+			t.Rows = append(t.Rows, []string{name, what[name], number(q.Mean), number(q.P50), number(q.P90), number(q.P95), number(q.P99), number(q.P999), number(q.Max),
+				strconv.FormatInt(q.N, 10), itoa(q.LeftOut), itoa(q.AtLeast)})
+		}
+	}
+	if len(t.Rows) == 0 {
+		s.Texts = append(s.Texts, "No request was answered: there are no latencies.")
+	} else {
+		s.Tables = append(s.Tables, t)
+		s.Texts = append(s.Texts, "Left out are offered requests without this figure: refused, failed, or no stream of two tokens. One that the generator gave up counts with its age then, as “at least”.")
+	}
+	if n := x.Tokens.Estimated; n > 0 {
+		s.Texts = append(s.Texts, fmt.Sprintf("ESTIMATED: %d answers had no usage; their tokens are counted from chunks, and so are TPOT and ITL.", n))
+	}
+	if x.Tokens.Completion > 0 {
+		s.Texts = append(s.Texts, fmt.Sprintf("Tokens: %d of prompts, %d generated, %d of those in good answers, %s good tokens/s.", x.Tokens.Prompt, x.Tokens.Completion, x.Tokens.Good, number(x.GoodTokens)))
+	}
+	d.add(s)
+}
+
+// cutTables are the figures by tenant, class and length.
+func cutTables(cuts []loadgen.Cut, workload string) []table {
+	var out []table
+	for _, by := range []struct{ key, caption string }{{"tenant", "By tenant"}, {"class", "By class"}, {"input_tokens", "By length: tenths of the requests by their input tokens"}} {
+		t := table{Caption: by.caption + ", over all phases", Text: 1, Head: []string{"Name", "Offered", "Ok", "Late", "Shed", "Failed", "Good", "p50 ms", "p99 ms", "TTFT p50 ms", "TTFT p99 ms", "TPOT p99 ms"}}
+		for i := range cuts {
+			c := &cuts[i]
+			if c.Workload != workload || c.By != by.key {
+				continue
+			}
+			t.Rows = append(t.Rows, []string{c.Name, itoa(c.Offered), itoa(c.OK), itoa(c.Late), itoa(c.Shed), itoa(c.Failed), part(c.OK, c.Offered),
+				at(&c.E2E, "p50"), at(&c.E2E, "p99"), at(c.TTFT, "p50"), at(c.TTFT, "p99"), at(c.TPOT, "p99")})
+		}
+		if len(t.Rows) > 0 {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// maxLags bounds the lines of the send lag's chart: with more nobody can tell
+// them apart.
+const maxLags = 6
+
+// addGenerator is what the generator says of itself, and how to run this again.
+func (d *document) addGenerator(r *loadgen.Report) {
+	lag := table{Caption: "Send lag: intended start to actual send, in milliseconds", Text: 2, Head: []string{"Workload", "Phase", "Mean", "p50", "p99", "p99.9", "Max", "Sends", "Waited for a slot"}}
+	var lines []named
+	for i := range r.Results {
+		x := &r.Results[i]
+		q := &x.SendLag
+		if q.N == 0 {
+			continue
+		}
+		lag.Rows = append(lag.Rows, []string{x.Name, x.Phase, number(q.Mean), number(q.P50), number(q.P99), number(q.P999), number(q.Max), strconv.FormatInt(q.N, 10), itoa(x.Waited)})
+		if len(lines) < maxLags {
+			lines = append(lines, named{x.Name + ", " + x.Phase, q})
+		}
+	}
+	s := section{Title: "The generator", Charts: []*chart{quantileChart("Send lag by quantile", lines, 1)}}
+	if len(lag.Rows) > 0 {
+		s.Tables = append(s.Tables, lag)
+	}
+	if r.Host.CPUShare > 0 {
+		s.Texts = append(s.Texts, fmt.Sprintf("It used %s of the CPU time that it may have.", percent(r.Host.CPUShare)))
+	}
+	s.Texts = append(s.Texts, "A run counts when the send lag's p99 is at most 1 ms or 1 % of the target, and the rate is within 1 % of the plan.")
+	d.add(s)
+	facts := table{Caption: "What ran", Text: 2, Head: []string{"Fact", "Value"}}
+	add := func(key, value string) {
+		if value != "" {
+			facts.Rows = append(facts.Rows, []string{key, value})
+		}
+	}
+	add("Started", r.Started.Format(time.RFC3339))
+	add("Lasted", strconv.FormatFloat(r.Elapsed, 'f', 1, 64)+" s")
+	add("Seed", strconv.FormatUint(r.Seed, 10))
+	add("Plan hashes, by workload", strings.Join(r.Plan, " "))
+	add("Generator", strings.TrimSpace(r.Tool.Version+" "+r.Tool.Commit+modified(r.Tool.Modified)))
+	add("Host", strings.TrimSpace(fmt.Sprintf("%s/%s %s", r.Host.OS, r.Host.Arch, r.Host.Kernel)))
+	add("CPU", strings.TrimSpace(fmt.Sprintf("%s, %d CPUs, %d for the generator", r.Host.Model, r.Host.CPUs, r.Host.Procs)))
+	add("Go", r.Host.Go)
+	add("Schema", r.Schema)
+	d.add(section{Title: "Configuration", Tables: []table{facts}, Code: indented(r.Config)})
+}
+
+func modified(is bool) string {
+	if is {
+		return " (changed)"
+	}
+	return ""
+}
+
+func indented(text json.RawMessage) string {
+	var b bytes.Buffer
+	if json.Indent(&b, text, "", "  ") != nil {
+		return string(text)
+	}
+	return b.String()
+}
