@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"aloft/loadgen/known"
+	"aloft/loadgen/page"
 	"aloft/loadgen/search"
 )
 
@@ -27,6 +28,7 @@ type loadFind struct {
 	Repeats int           `help:"Whole windows at the ends of the answer, or of each point of a sweep." placeholder:"N"`
 	JSON    string        `help:"Write the result here; - is standard output." placeholder:"FILE"`
 	CSV     string        `name:"csv" help:"Write the curve here." placeholder:"FILE"`
+	HTML    string        `name:"html" help:"Write a page to look at and to print here, which needs no other file." placeholder:"FILE"`
 }
 
 // found is what a search or a sweep came to.
@@ -52,13 +54,13 @@ func (c *loadFind) search() (o search.Options, err error) {
 	return o, o.Validate()
 }
 
-func (c *loadFind) write(stdout io.Writer, f found) error {
+func (c *loadFind) write(stdout io.Writer, f found, html func(io.Writer) error) error {
 	if c.JSON != "-" {
 		if err := f.WriteTable(stdout); err != nil {
 			return err
 		}
 	}
-	return errors.Join(into(c.JSON, stdout, f.WriteJSON), into(c.CSV, stdout, f.WriteCSV))
+	return errors.Join(into(c.JSON, stdout, f.WriteJSON), into(c.CSV, stdout, f.WriteCSV), into(c.HTML, stdout, html))
 }
 
 // into writes to a file, to standard output ("-"), or nowhere ("").
@@ -90,7 +92,7 @@ func (c *loadSearchCmd) Run(ctx context.Context, k *kong.Context) error {
 	o.Start = c.Start
 	a, err := search.Find(ctx, o)
 	if len(a.Points) > 0 { // what was found before an error is of use
-		err = errors.Join(err, c.write(k.Stdout, &a))
+		err = errors.Join(err, c.write(k.Stdout, &a, func(w io.Writer) error { return page.Answer(w, &a) }))
 	}
 	if err != nil {
 		return err
@@ -115,7 +117,7 @@ func (c *loadSweepCmd) Run(ctx context.Context, k *kong.Context) error {
 	o.Points = c.Points
 	curve, err := search.Sweep(ctx, o)
 	if len(curve.Points) > 0 {
-		err = errors.Join(err, c.write(k.Stdout, &curve))
+		err = errors.Join(err, c.write(k.Stdout, &curve, func(w io.Writer) error { return page.Sweep(w, &curve) }))
 	}
 	return err
 }

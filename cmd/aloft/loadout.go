@@ -11,12 +11,14 @@ import (
 	"github.com/alecthomas/kong"
 
 	"aloft/loadgen"
+	"aloft/loadgen/page"
 )
 
 // loadOutputs are where a run's results go besides the table.
 type loadOutputs struct {
 	JSON   string `help:"Write the report here; - is standard output." placeholder:"FILE"`
 	CSV    string `name:"csv" help:"Write the tables results, timeline, distributions and cuts into this folder." placeholder:"DIR"`
+	HTML   string `name:"html" help:"Write a page to look at and to print here, which needs no other file." placeholder:"FILE"`
 	Lines  string `help:"Write a line of JSON for each request here while it runs." placeholder:"FILE"`
 	Assert string `help:"Fail unless this holds, such as attainment>=0.99,ttft_p99<800ms." placeholder:"DEMANDS"`
 }
@@ -74,6 +76,9 @@ func (c *loadOutputs) write(stdout io.Writer, r *loadgen.Report) error {
 		}
 	}
 	if err := writeJSON(c.JSON, r); err != nil {
+		return err
+	}
+	if err := into(c.HTML, stdout, func(w io.Writer) error { return page.Run(w, r) }); err != nil {
 		return err
 	}
 	if c.CSV == "" {

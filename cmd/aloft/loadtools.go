@@ -11,12 +11,14 @@ import (
 
 	"aloft/loadgen"
 	"aloft/loadgen/known"
+	"aloft/loadgen/page"
 )
 
 type loadCompareCmd struct {
 	A    string `arg:"" type:"existingfile" help:"Report (JSON) of the run before."`
 	B    string `arg:"" type:"existingfile" help:"Report of the run after."`
 	JSON string `help:"Write the comparison here; - is standard output." placeholder:"FILE"`
+	HTML string `name:"html" help:"Write a page to look at and to print here, which needs no other file." placeholder:"FILE"`
 }
 
 // Run implements kong's command.
@@ -34,6 +36,9 @@ func (c *loadCompareCmd) Run(k *kong.Context) error {
 		if err := found.WriteTable(k.Stdout); err != nil {
 			return err
 		}
+	}
+	if err := into(c.HTML, k.Stdout, func(w io.Writer) error { return page.Compare(w, a, b) }); err != nil {
+		return err
 	}
 	return into(c.JSON, k.Stdout, func(w io.Writer) error { return json.NewEncoder(w).Encode(&found) })
 }
