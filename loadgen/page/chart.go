@@ -86,14 +86,19 @@ func (s scale) at(v float64) float64 {
 	return s.from + (min(max(v, lo), hi)-lo)/(hi-lo)*(s.to-s.from)
 }
 
+// span is where an axis lies in the drawing.
+type span struct{ from, to float64 }
+
+var flat, upright = span{plotLeft, plotRight}, span{plotBottom, plotTop}
+
 // pos is a position as text, to a hundredth.
 func pos(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
 
 // linear is an axis from 0 to at least the greatest value.
-func linear(label string, greatest, from, to float64) axis {
+func linear(label string, greatest float64, on span) axis {
 	step := niceStep(greatest / 5)
 	hi := step * math.Max(1, math.Ceil(greatest/step-1e-9))
-	a := axis{Label: label, scale: scale{lo: 0, hi: hi, from: from, to: to}}
+	a := axis{Label: label, scale: scale{lo: 0, hi: hi, from: on.from, to: on.to}}
 	for i := 0; float64(i)*step <= hi*(1+1e-9); i++ {
 		a.tick(float64(i)*step, plain(float64(i)*step))
 	}
@@ -116,7 +121,7 @@ func niceStep(v float64) float64 {
 
 // logarithmic is an axis that holds the values from least to greatest, both
 // above 0, and ends at 1, 2 or 5 times a power of ten.
-func logarithmic(label string, least, greatest, from, to float64) axis {
+func logarithmic(label string, least, greatest float64, on span) axis {
 	if !(least > 0) {
 		least = 0.001
 	}
@@ -126,7 +131,7 @@ func logarithmic(label string, least, greatest, from, to float64) axis {
 	if hi < 5*lo { // at least some room
 		lo, hi = 1/niceStep(2/lo), niceStep(2*hi)
 	}
-	a := axis{Label: label, scale: scale{lo: lo, hi: hi, from: from, to: to, log: true}}
+	a := axis{Label: label, scale: scale{lo: lo, hi: hi, from: on.from, to: on.to, log: true}}
 	decades := math.Log10(hi / lo)
 	for e := math.Floor(math.Log10(lo) + 1e-9); e <= math.Log10(hi)+1e-9; e++ {
 		for _, by := range []float64{1, 2, 5} {
@@ -207,14 +212,14 @@ func newChart(title, desc string, x, y axis) *chart {
 
 // The axes of a plot, from left to right and from the bottom up.
 func xLinear(label string, greatest float64) axis {
-	return linear(label, greatest, plotLeft, plotRight)
+	return linear(label, greatest, flat)
 }
 func yLinear(label string, greatest float64) axis {
-	return linear(label, greatest, plotBottom, plotTop)
+	return linear(label, greatest, upright)
 }
 func xLog(label string, least, greatest float64) axis {
-	return logarithmic(label, least, greatest, plotLeft, plotRight)
+	return logarithmic(label, least, greatest, flat)
 }
 func yLog(label string, least, greatest float64) axis {
-	return logarithmic(label, least, greatest, plotBottom, plotTop)
+	return logarithmic(label, least, greatest, upright)
 }
