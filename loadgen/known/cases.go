@@ -1,6 +1,7 @@
 package known
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -19,6 +20,9 @@ type subject struct {
 	rate   float64 // requests per second, at equal gaps
 	// load is what the workload has besides name, URL and phases.
 	load loadgen.Workload
+	// retries are attempts after the first, and abandoned clients that leave as
+	// they were planned to, over all requests.
+	retries, abandoned int
 	// nobody: there is no server.
 	nobody bool
 	// counted: only outcomes and counts are checked, since it runs beside others.
@@ -41,6 +45,7 @@ var (
 	embedding  = loadgen.Workload{Kind: loadgen.Embeddings}
 	streaming  = loadgen.Workload{Kind: loadgen.Chat, Stream: true}
 	completing = loadgen.Workload{Kind: loadgen.Completions, Stream: true}
+	responding = loadgen.Workload{Kind: loadgen.Responses, Stream: true}
 )
 
 // held is a workload with targets.
@@ -89,6 +94,11 @@ func timed() []*subject {
 			at(0, role), at(50*msec, word), at(70*msec, word), at(90*msec, word, word), at(100*msec, finish, done))),
 		paced("completions, streamed", completing, loadgen.OK, stream(3,
 			at(30*msec, text), at(60*msec, text), at(90*msec, text), end(100*msec, 3))),
+		paced("responses, streamed", responding, loadgen.OK, stream(4,
+			at(10*msec, created), at(40*msec, thinking), at(70*msec, thinking), at(110*msec, delta), at(140*msec, delta), at(150*msec, completed))),
+		// TPOT alone does not see it: 500 ms for 10 tokens are as good as a token every 50.
+		paced("tokens held back", held(streaming, loadgen.Goal{TPOTTarget: 60 * msec, Smooth: 100 * msec}), loadgen.Late, stream(11,
+			at(20*msec, word), at(40*msec, word), at(60*msec, word), at(520*msec, word, word, word, word, word, word, word, word), end(530*msec, 11))),
 	}, hard()...)
 }
 
@@ -161,10 +171,41 @@ func faults() []*subject {
 		paced("nobody listens", unary, loadgen.Connect, script{}),
 	}
 	out[len(out)-1].nobody = true
+	out = append(out, transports()...)
 	for _, s := range out {
-		s.n, s.rate, s.counted = 10, 20, true
+		s.n, s.rate, s.counted = faulty, 20, true
 	}
 	return out
+}
+
+// faulty is how many requests a server gets of which only the outcomes count.
+const faulty = 10
+
+// transports are whole answers in every form that HTTP allows, and what clients
+// do of their own accord.
+func transports() []*subject {
+	const chunkedHead = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+	whole := chat(0).parts[0].text
+	answers := func(name string, s script) *subject {
+		s.tokens = chatTokens
+		return paced(name, unary, loadgen.OK, s)
+	}
+	again, leaving := unary, streaming
+	again.Retry = &loadgen.Retry{Most: 10, Base: 10 * msec}
+	leaving.Abandon = &loadgen.Abandon{Share: 1, After: 100 * msec}
+	retried := paced("refused, and served when asked again", again, loadgen.OK, plain(0, "429 Too Many Requests", "", `{}`), chat(0))
+	retried.wants = retried.wants[:1]
+	retried.retries = faulty // every second attempt is refused, whoever's it is
+	left := paced("clients that leave", leaving, loadgen.Cancelled, stream(0, at(0, role), at(20*msec, word)).ends(hang))
+	left.abandoned = faulty
+	return []*subject{
+		answers("answer in chunks", raw(chunkedHead+"5;a=b\r\n"+chatReply[:5]+"\r\n"+fmt.Sprintf("%X\r\n%s\r\n0\r\nX-Trailer: 1\r\n\r\n", len(chatReply)-5, chatReply[5:]), keep)),
+		answers("answer that ends with the connection", raw("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"+chatReply, shut)),
+		answers("interim answer first", raw("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"+whole, keep)),
+		answers("connection closed after each answer", raw(strings.Replace(whole, "\r\n", "\r\nConnection: close\r\n", 1), shut)),
+		answers("the same without a word", raw(whole, shut)),
+		retried, left,
+	}
 }
 
 // workload is the load on a server at an address.

@@ -96,6 +96,8 @@ type script struct {
 	end   ending
 	// tokens are those of the completion by usage; 0: there is no usage.
 	tokens int
+	// refused: it is no answer, and has no tokens.
+	refused bool
 }
 
 const streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -113,13 +115,28 @@ func (s script) ends(e ending) script {
 
 // plain is an answer in one write.
 func plain(d time.Duration, status, fields, body string) script {
-	return script{parts: []part{{at: d, raw: true, event: event{text: fmt.Sprintf(
+	return script{refused: status != "200 OK", parts: []part{{at: d, raw: true, event: event{text: fmt.Sprintf(
 		"HTTP/1.1 %s\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s", status, fields, len(body), body)}}}}
 }
 
 // raw is whatever bytes, at once.
 func raw(s string, e ending) script {
 	return script{parts: []part{{raw: true, event: event{text: s}}}, end: e}
+}
+
+// Events of the responses API, which names them.
+var (
+	created   = event{typed(`{"type":"response.created","response":{"id":"r1","status":"in_progress"}}`), chunky, 0}
+	thinking  = event{typed(`{"type":"response.reasoning_text.delta","delta":"hm "}`), chunky | content, 1}
+	delta     = event{typed(`{"type":"response.output_text.delta","delta":"word "}`), chunky | content | visible, 1}
+	completed = event{typed(fmt.Sprintf(`{"type":"response.completed","response":{"id":"r1","status":"completed","usage":{"input_tokens":%d,"output_tokens":4}}}`, promptTokens)), chunky, 0}
+)
+
+// typed is an event of which the type is its name too.
+func typed(s string) string {
+	_, rest, _ := strings.Cut(s, `"type":"`)
+	name, _, _ := strings.Cut(rest, `"`)
+	return "event: " + name + "\n" + data(s)
 }
 
 const chatTokens = 4 // of every plain answer

@@ -40,7 +40,7 @@ func (t truth) add(metric string, d time.Duration) {
 // that order, further apart than their ways to the server differ.
 func (s *subject) truth(started time.Time) truth {
 	t := truth{}
-	for i, r := range s.server.seen() {
+	for i, r := range s.server.seen() { // of retries the order tells nothing: their times are not checked
 		intended := started.Add(s.due(i))
 		t.add(sendLag, r.arrived.Sub(intended))
 		outcome := s.want(i)
@@ -224,16 +224,23 @@ func (s *subject) counts(r *loadgen.Result, started time.Time) []Row {
 		rows = append(rows, Row{Server: s.name, Metric: metric, Right: []float64{right}, Measured: []float64{got}, OK: right == got})
 	}
 	want := map[loadgen.Outcome]int{}
-	for i := range s.n {
+	for i := range s.n - s.abandoned {
 		want[s.want(i)]++
 	}
 	if s.server.stall > 0 { // who is late, how long the machine took to catch up decides too
 		late := s.truth(started).late(s.load.Target)
 		want[loadgen.Late], want[loadgen.OK] = late, s.n-late
 	}
-	exact("offered", float64(s.n), float64(r.Offered))
-	if !s.nobody {
-		exact("requests that the server saw", float64(s.n), float64(len(s.server.seen())))
+	offered := s.n - s.abandoned
+	exact("offered", float64(offered), float64(r.Offered))
+	if s.retries+r.Retries > 0 {
+		exact("retries", float64(s.retries), float64(r.Retries))
+	}
+	if s.abandoned+r.Abandoned > 0 {
+		exact("clients that left as planned", float64(s.abandoned), float64(r.Abandoned))
+	}
+	if !s.nobody && s.abandoned == 0 { // on a busy machine a client may leave before it has sent anything
+		exact("requests that the server saw", float64(s.n+s.retries), float64(len(s.server.seen())))
 	}
 	got := map[loadgen.Outcome]int{loadgen.OK: r.OK, loadgen.Late: r.Late, loadgen.Shed: r.Shed}
 	for o, n := range r.FailedBy {
@@ -248,7 +255,7 @@ func (s *subject) counts(r *loadgen.Result, started time.Time) []Row {
 	if again := s.sheds(); again+r.RetryAfter > 0 {
 		exact("sheds with Retry-After", float64(again), float64(r.RetryAfter))
 	}
-	exact("attainment", float64(want[loadgen.OK])/float64(s.n), r.Attainment)
+	exact("attainment", float64(want[loadgen.OK])/float64(max(1, offered)), r.Attainment)
 	if answered := want[loadgen.OK] + want[loadgen.Late]; answered > 0 {
 		t := s.tokens()
 		exact("prompt tokens", float64(t.Prompt), float64(r.Tokens.Prompt))
@@ -277,6 +284,9 @@ func (s *subject) sheds() int {
 func (s *subject) tokens() loadgen.Tokens {
 	var t loadgen.Tokens
 	for _, r := range s.server.seen() {
+		if r.script.refused {
+			continue
+		}
 		t.Completion += r.completion()
 		if s.load.Stream && r.script.tokens == 0 {
 			t.Estimated++
