@@ -18,7 +18,8 @@ import (
 // Growing queue. The requests in flight at the edges of the slices make steps.
 // Their mean over its standard error is Student's t of a random walk without
 // drift. A queue that is steady swings back, which a random walk does not: the
-// error is too large for it, never too small.
+// error is too large for it, never too small. Where nothing ended in a quarter of
+// the slices, a stall made the steps, and nothing is said.
 //
 // Several looks. A rate is judged when 1/8, 1/4 and 1/2 of its first window are
 // over and after each whole window. Each look may be wrong with a share of half
@@ -37,7 +38,7 @@ import (
 // from one sample to the next); windows grow up to MaxWindow for that. What
 // returns more rarely is not seen. A request that is still open at an early look
 // is not counted then, except that what is in flight beyond the median of the
-// window so far counts as bad.
+// window so far counts as bad where the rate would hold otherwise.
 
 const (
 	cuts         = 16 // of a window, for the errors of both tests
@@ -108,12 +109,23 @@ func weigh(windows []window, attain, confidence float64) Evidence {
 		e.Memory = seconds / e.Stretches
 	}
 	var sum slice
+	alive := 0
 	for _, s := range parts {
 		sum.offered, sum.ok = sum.offered+s.offered, sum.ok+s.ok
+		if s.offered > 0 {
+			alive++
+		}
 	}
 	e.Offered, e.OK = int(sum.offered), int(sum.ok)
-	e.attainment(parts, slice{sum.offered + extra, sum.ok}, attain, confidence)
+	e.attainment(parts, sum, attain, confidence)
+	if bad := (sum.offered - sum.ok + extra) / e.Inflation; extra > 0 {
+		// What is still open may be bad, and may be good: it only stands against.
+		e.pHolds = max(e.pHolds, 1-binomialAtLeast(bad+1, (sum.offered+extra)/e.Inflation, 1-attain))
+	}
 	e.growth(steps, seconds, grown)
+	if 4*alive < 3*len(parts) {
+		e.pGrows = 1 // it grew while nothing ended: that is a stall, of whomever, and no trend
+	}
 	return e
 }
 
@@ -236,6 +248,7 @@ const (
 	Unclear     Reason = "unclear"       // the attainment is too near to what was asked for
 	Remembering Reason = "queue_memory"  // the window is too short for what the queue remembers
 	NoFigures   Reason = "no_figures"    // a clause's figure has no samples
+	Unsent      Reason = "generator"     // the generator failed: nothing is known of the server
 )
 
 // judge says what the evidence means when each look may be wrong with

@@ -142,6 +142,9 @@ func (s *searcher) visit(ctx context.Context, points []Point, rate float64) ([]P
 			p.pool(&s.Options)
 			return points, "", nil
 		}
+		if p.Reason == Unclear && len(p.whole()) == 0 { // nothing better is known
+			p.Reason, p.Evidence = t.Reason, t.Evidence
+		}
 		if attempt == 1 {
 			return points, Broken, fmt.Errorf("search: run %d at %.4g/s: %w (%s); this says nothing about the server", t.Run, rate, ErrGenerator, t.Discarded)
 		}

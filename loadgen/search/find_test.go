@@ -207,7 +207,7 @@ func TestFindDoesNotBlameTheServer(t *testing.T) {
 	if a.Stopped != Broken || a.Low != 16 || a.High != 0 || a.Certainty != 0 {
 		t.Errorf("stopped %s with %v to %v", a.Stopped, a.Low, a.High)
 	}
-	if last := a.Points[len(a.Points)-1]; len(last.Tries) != 2 || last.Tries[0].Discarded == "" || last.Verdict != Open {
+	if last := a.Points[len(a.Points)-1]; len(last.Tries) != 2 || last.Tries[0].Discarded == "" || last.Verdict != Open || last.Reason != Unsent {
 		t.Errorf("the last rate is %+v", last)
 	}
 	// A single hiccup costs one run.

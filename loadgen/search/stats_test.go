@@ -56,19 +56,29 @@ func always(v float64) func(int) float64 { return func(int) float64 { return v }
 
 func TestJudge(t *testing.T) {
 	rough := func(i int) float64 { return float64(10 + i*7%5) }
+	// A stall of the second half: arrivals pile up in even steps, and nothing ends.
+	early := func(i int) float64 { return 20 * float64((63-i)/32) }
+	stalled := made(early, early, func(i int) float64 { return rough(i) + 20*float64(i/32*(i-31)) })
+	behind := made(always(20), always(20), rough)
+	behind.extra = 40
+	empty := made(always(0), always(0), rough)
+	empty.extra = 40
 	for name, c := range map[string]struct {
 		w       window
 		clauses Reason
 		verdict Verdict
 		reason  Reason
 	}{
-		"all good":             {made(always(20), always(20), rough), "", Holds, Attained},
-		"all good, too few":    {made(always(2), always(2), rough), "", Open, Unclear},
-		"all bad":              {made(always(2), always(0), rough), "", Fails, Missed},
-		"a few bad":            {made(always(100), func(i int) float64 { return 100 - float64(i%4/3) }, rough), "", Holds, Attained},
-		"2 % bad, spread":      {made(always(100), always(98), rough), "", Fails, Missed},
-		"2 % bad, in one heap": {made(always(100), func(i int) float64 { return 100 - 64*2*float64(i/63) }, rough), "", Open, Unclear},
-		"nothing offered":      {made(always(0), always(0), rough), "", Open, Unclear},
+		"all good":                          {made(always(20), always(20), rough), "", Holds, Attained},
+		"all good, too few":                 {made(always(2), always(2), rough), "", Open, Unclear},
+		"all bad":                           {made(always(2), always(0), rough), "", Fails, Missed},
+		"a few bad":                         {made(always(100), func(i int) float64 { return 100 - float64(i%4/3) }, rough), "", Holds, Attained},
+		"2 % bad, spread":                   {made(always(100), always(98), rough), "", Fails, Missed},
+		"2 % bad, in one heap":              {made(always(100), func(i int) float64 { return 100 - 64*2*float64(i/63) }, rough), "", Open, Unclear},
+		"all good, then a stall":            {stalled, "", Open, Remembering},
+		"all good, 40 more open than usual": {behind, "", Open, Unclear},
+		"nothing ended, 40 open":            {empty, "", Open, Unclear},
+		"nothing offered":                   {made(always(0), always(0), rough), "", Open, Unclear},
 		"all good, queue grows": {
 			made(always(20), always(20), func(i int) float64 { return rough(i) + float64(i) }), "", Fails, Growing},
 		"all good, queue steps up once": {

@@ -192,8 +192,9 @@ func (s *searcher) try(ctx context.Context, rate float64, early bool) (Try, erro
 	if t.Verdict, t.Reason = t.judge(s.alpha(1), t.clauses); t.Early {
 		t.Verdict, t.Reason = w.out.verdict, w.out.reason
 	}
-	t.Discarded = generatorFault(report)
-	if t.Discarded == "" {
+	if t.Discarded = generatorFault(report); t.Discarded != "" {
+		t.Verdict, t.Reason = Open, Unsent
+	} else {
 		s.memory = max(s.memory, time.Duration(t.Memory*float64(time.Second)))
 	}
 	return t, nil

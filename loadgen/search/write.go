@@ -98,6 +98,8 @@ func (p *Point) word() string {
 		return "over a bound"
 	case Remembering:
 		return "short window"
+	case Unsent:
+		return "generator"
 	}
 	return string(p.Verdict)
 }
