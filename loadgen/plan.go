@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"time"
 
@@ -28,7 +27,7 @@ func (o Options) plan() ([]arrivals.Plan, error) {
 		}
 		spec := arrivals.Spec{
 			Seed: o.Seed, Stream: arrivalStream(i), WarmUp: o.WarmUp, Phases: w.Phases,
-			Closed: w.Clients > 0, Input: w.InputTokens, Output: w.OutputTokens, Open: openTrace,
+			Closed: w.Clients > 0, Input: w.InputTokens, Output: w.OutputTokens, Open: o.Open,
 		}
 		for _, t := range w.Tenants {
 			spec.Tenants = append(spec.Tenants, arrivals.Tenant{Name: t.Name, Share: t.Share})
@@ -42,18 +41,15 @@ func (o Options) plan() ([]arrivals.Plan, error) {
 	return plans, nil
 }
 
-func openTrace(file string) (io.ReadCloser, error) { return os.Open(file) }
-
 // savedPlan reads the plan's file. The profile's workloads must be those that it
 // was made for, since it says when to send and how much, and they say what; a
 // phase that the profile names must be the plan's.
 func (o Options) savedPlan() ([]arrivals.Plan, error) {
-	file, err := os.Open(o.Plan)
-	if err != nil {
-		return nil, fmt.Errorf("loadgen: plan: %w", err)
-	}
-	defer file.Close()
-	saved, err := arrivals.Load(file)
+	var saved arrivals.Saved
+	err := o.with(o.Plan, func(r io.Reader) (err error) {
+		saved, err = arrivals.Load(r)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("loadgen: plan %s: %w", o.Plan, err)
 	}
@@ -80,6 +76,9 @@ func (o Options) savedPlan() ([]arrivals.Plan, error) {
 func fits(w Workload, p arrivals.Planned, warm time.Duration) error {
 	if p.Name != w.Name {
 		return fmt.Errorf("the plan has %q in its place", p.Name)
+	}
+	if w.Clients > 0 {
+		return errors.New("it is a closed loop, which sends no plan")
 	}
 	if got := p.Plan.WarmUp(); got != warm {
 		return fmt.Errorf("the plan has a warm-up of %v, the profile of %v", got, warm)
