@@ -115,6 +115,47 @@ func TestPlanReadsTraces(t *testing.T) {
 	}
 }
 
+// What is in no plan, a closed loop's requests and further turns, has sizes and
+// senders of the same laws.
+func TestUnplannedHasSizesAndTenants(t *testing.T) {
+	w := planned().Workloads[0]
+	w.Clients = 8
+	counts := [2]int{}
+	for i := range w.Clients {
+		counts[w.tenantOf(i)]++
+	}
+	if counts != [2]int{6, 2} {
+		t.Errorf("8 clients are split %v, want 6 and 2", counts)
+	}
+	if (&Workload{Clients: 3}).tenantOf(2) != 0 {
+		t.Error("without tenants all are the first")
+	}
+	w.Clients, w.Sessions = 0, &Sessions{Turns: Dist{Kind: "uniform", Min: 2, Max: 4}}
+	m := makerOf(w)
+	inputs, turns := map[uint32]int{}, map[int]int{}
+	for i := range 1000 {
+		sh := shot{order: order{index: i}}
+		m.resize(&sh)
+		m.begin(&sh)
+		inputs[sh.shape.Input]++
+		turns[sh.talk.turns]++
+		if sh.shape.Output != 3 {
+			t.Fatalf("output of %d tokens, want 3", sh.shape.Output)
+		}
+	}
+	// Of 1000 over 5 and over 3 values: 200 ± 4·12.6 and 333 ± 4·14.9.
+	for n := range uint32(5) {
+		if c := inputs[5+n]; c < 149 || c > 251 {
+			t.Errorf("inputs are spread %v, want about 200 of each of 5 to 9", inputs)
+		}
+	}
+	for n := range 3 {
+		if c := turns[2+n]; c < 273 || c > 393 {
+			t.Errorf("turns are spread %v, want about 333 of each of 2 to 4", turns)
+		}
+	}
+}
+
 // A mistake is reported with its line.
 func TestProfileMistakesHaveLines(t *testing.T) {
 	const good = `name: x
@@ -147,10 +188,10 @@ workloads:
 		{"drain: 5s", "drain: 5", "line 3: a number is no duration"},
 		{"drain: 5s", "drain: -5s", "line 3: loadgen: drain is -5s"},
 		{"timeout: 3s", "timeout: 3h", "line 9: loadgen: workload \"w\": timeout is 3h"},
-		{"kind: chat", "kind: chatt", "line 6: "},
+		{"kind: chat", "kind: chatt", "line 6: loadgen: workload \"w\": unknown kind"},
 		{"kind: poisson, rate: 1}}", "kind: poisson, rate: 0}}", "line 11: loadgen: workload \"w\": phase \"a\": rate is 0"},
-		{"name: b", "name: a", "line 5: loadgen: workload \"w\": two phases are called"},
-		{"duration: 2s", "duration: 200h", "line 13: "},
+		{"name: b", "name: a", "line 11: loadgen: workload \"w\": two phases are called"},
+		{"duration: 2s", "duration: 200h", "line 13: loadgen: workload \"w\": duration: phase \"b\" lasts 200h"},
 		{"kind: mix", "kind: mixx", "line 15: loadgen: workload \"w\": phase \"b\": kind: unknown arrival kind"},
 		{"rate: 2", "rate: -2", "line 19: loadgen: workload \"w\": phase \"b\": part 2: rate is -2"},
 		{"cv: 2", "cv: 200", "line 20: loadgen"},
@@ -169,6 +210,7 @@ workloads:
 
 func FuzzReadProfile(f *testing.F) {
 	f.Add([]byte("name: x\nworkloads:\n  - {name: w, kind: chat, url: http://h, model: m, phases: [{name: a, duration: 1s, process: {kind: ramp, to: 3}}]}\n"))
+	f.Add([]byte("workloads:\n !0 #"))
 	f.Add([]byte("workloads: [{phases: [{process: {parts: [{kind: mix}]}}]}]"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if opt, err := ReadProfile(in); err == nil {

@@ -14,12 +14,16 @@ import (
 
 // ReadProfile reads a profile and checks it. Unknown keys are errors, and errors
 // name the line wherever there is one to name.
-func ReadProfile(text []byte) (Options, error) {
-	var opt Options
-	if err := yaml.UnmarshalWithOptions(text, &opt, yaml.Strict()); err != nil {
+func ReadProfile(text []byte) (opt Options, err error) {
+	defer func() { // the decoder of goccy/go-yaml 1.19.2 panics on a tag without a value
+		if p := recover(); p != nil {
+			opt, err = Options{}, fmt.Errorf("the YAML decoder fails on this text: %v", p)
+		}
+	}()
+	if err = yaml.UnmarshalWithOptions(text, &opt, yaml.Strict()); err != nil {
 		return Options{}, located(strings.TrimSpace(yaml.FormatError(err, false, false)))
 	}
-	if err := opt.Validate(); err != nil {
+	if err = opt.Validate(); err != nil {
 		return Options{}, AtLine(text, err)
 	}
 	return opt, nil
@@ -44,28 +48,37 @@ func located(message string) error {
 }
 
 // AtLine adds the line of the mistake to an error that knows below which key it
-// is. Messages begin with the key that they are about, so that the line is that
-// of this key where the profile has it, else of what it belongs to.
+// is. One of the first words of a message is the key that it is about, by
+// custom: the line is that of this key where the profile has it, else of what it
+// belongs to.
 func AtLine(text []byte, err error) error {
-	keys, message := arrivals.Keys(err)
-	message = strings.TrimPrefix(message, "loadgen: ")
 	file, bad := parser.ParseBytes(text, 0)
 	if bad != nil {
 		return err
 	}
-	if word := firstWord.FindString(message); word != "" {
-		keys = append(keys, word)
+	line := func(keys ...string) int {
+		path, bad := yaml.PathString(strings.Join(append([]string{"$"}, keys...), "."))
+		if bad != nil {
+			return 0
+		}
+		node, bad := path.FilterFile(file)
+		if bad != nil || node == nil {
+			return 0
+		}
+		return node.GetToken().Position.Line
+	}
+	keys, message := arrivals.Keys(err)
+	for _, word := range words.FindAllString(strings.TrimPrefix(message, "loadgen: "), 3) {
+		if n := line(append(keys[:len(keys):len(keys)], word)...); n > 0 {
+			return fmt.Errorf("line %d: %w", n, err)
+		}
 	}
 	for n := len(keys); n > 0; n-- {
-		path, bad := yaml.PathString("$." + strings.Join(keys[:n], "."))
-		if bad != nil {
-			continue
-		}
-		if node, bad := path.FilterFile(file); bad == nil && node != nil {
-			return fmt.Errorf("line %d: %w", node.GetToken().Position.Line, err)
+		if n := line(keys[:n]...); n > 0 {
+			return fmt.Errorf("line %d: %w", n, err)
 		}
 	}
 	return err
 }
 
-var firstWord = regexp.MustCompile(`^[a-z_]+`)
+var words = regexp.MustCompile(`[a-z_]+`)
