@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,14 +25,12 @@ func TestProfiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var opt Options
-		if err := yaml.UnmarshalWithOptions(text, &opt, yaml.Strict()); err != nil {
+		opt, err := ReadProfile(text)
+		if err != nil {
 			t.Errorf("%s: %v", file, err)
 			continue
 		}
-		if err := opt.Validate(); err != nil {
-			t.Errorf("%s: %v", file, err)
-		}
+		opt.Open = func(name string) (io.ReadCloser, error) { return os.Open(filepath.Join(filepath.Dir(file), name)) }
 		if want := strings.TrimSuffix(filepath.Base(file), ".yaml"); opt.Name != want {
 			t.Errorf("%s: name is %q, want %q", file, opt.Name, want)
 		}
