@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/url"
 	"slices"
+
+	"aloft/loadgen/arrivals"
 )
 
 // The bounds of what requests are made of.
@@ -124,7 +126,7 @@ func (w Workload) validateTexts() error {
 			continue
 		}
 		if err := d.Validate(); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
+			return arrivals.Keyed(key, fmt.Errorf("%s: %w", key, err))
 		}
 	}
 	if w.OutputTokens != nil && !w.rowKind().streams() {

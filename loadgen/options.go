@@ -170,9 +170,6 @@ func (w Workload) validate() error {
 	if err := w.validateContent(); err != nil {
 		return err
 	}
-	if err := w.validateSizes(); err != nil {
-		return err
-	}
 	if w.Timeout < 0 || w.Timeout > maxTimeout {
 		return fmt.Errorf("timeout is %v, want 0 to %v", w.Timeout, maxTimeout)
 	}
