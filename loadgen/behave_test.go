@@ -373,3 +373,41 @@ func TestBatchOverTCP(t *testing.T) {
 		t.Errorf("the server saw %q", all)
 	}
 }
+
+// Each tenant sends its share with its own key, class and deadline, is held to
+// its own goal, and its key is in no report.
+func TestTenantsOverTCP(t *testing.T) {
+	w := Workload{Kind: Embeddings, Model: "m", Key: "sk-common", Content: Content{Texts: []string{"a"}}, Phases: steady(200, 500*msec), Tenants: []Tenant{
+		{Name: "fast", Share: 3, Key: "sk-fast", Class: "interactive", Deadline: 1500 * msec},
+		{Name: "slow", Share: 1, Goal: &Goal{Target: time.Nanosecond}},
+	}}
+	report, all := runAgainst(t, w, func(_ int, w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"data":[{"index":0,"embedding":[1]}]}`)
+	})
+	seen := map[string]int{}
+	for _, g := range all {
+		seen[g.header]++
+	}
+	fast, slow := seen["Bearer sk-fast|interactive|1500|application/json"], seen["Bearer sk-common|||application/json"]
+	if fast+slow != 100 || fast < 60 || fast > 90 { // 75, with a deviation of 4.3
+		t.Errorf("the server saw %v, want 100 requests of which three in four are fast's", seen)
+	}
+	if r := report.Results[0]; r.OK != fast || r.Late != slow {
+		t.Errorf("%d ok, %d late; want %d and %d", r.OK, r.Late, fast, slow)
+	}
+	text, err := json.Marshal(report)
+	if err != nil || bytes.Contains(text, []byte("sk-")) || !bytes.Contains(text, []byte(`"fast"`)) {
+		t.Errorf("the report has a key, or no tenant: %v %s", err, text)
+	}
+}
+
+// Whatever a server asks for, the wait is bounded.
+func FuzzRetryAfter(f *testing.F) {
+	f.Add("120")
+	f.Add("Mon, 30 Nov 2026 10:00:07 GMT")
+	f.Fuzz(func(t *testing.T, in string) {
+		if d := retryAfter([]byte(in), time.Unix(1e9, 0)); d != -1 && (d < 0 || d > maxPause) {
+			t.Errorf("%q is %v", in, d)
+		}
+	})
+}

@@ -304,3 +304,25 @@ func FuzzReadRequests(f *testing.F) {
 		}
 	})
 }
+
+// Texts of any lines and length are the inside of a JSON string, and about as
+// long as asked for.
+func FuzzText(f *testing.F) {
+	f.Add("a b", "c\"\\\n", uint16(9))
+	f.Add("語語語", "\x00\xff", uint16(300))
+	f.Fuzz(func(t *testing.T, a, b string, size uint16) {
+		l := &library{}
+		for _, line := range []string{a, b} {
+			if line != "" {
+				l.add(line)
+			}
+		}
+		if l.lines() == 0 {
+			return
+		}
+		got := l.appendText(nil, arrivals.Rand(uint64(size), 1), int(size))
+		if !gjson.Valid(`"`+string(got)+`"`) || !utf8.Valid(got) || len(got) == 0 || size > 0 && (len(got) > int(size)+5 || len(got) < int(size)-16) {
+			t.Fatalf("text of %d bytes is %q", size, got)
+		}
+	})
+}

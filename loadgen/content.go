@@ -132,12 +132,16 @@ func (w Workload) validateTexts() error {
 	if w.OutputTokens != nil && !w.rowKind().streams() {
 		return fmt.Errorf("output_tokens does not belong to kind %s", w.rowKind())
 	}
+	perToken := cmp.Or(w.BytesPerToken, defaultBytesPerToken)
+	if d := w.InputTokens; d != nil && max(d.Mean, float64(d.Max))*perToken*float64(max(1, w.Inputs)) > maxRequest {
+		return fmt.Errorf("input_tokens: %d such texts can be more than %d bytes together", max(1, w.Inputs), maxRequest)
+	}
 	// Below 1/8 byte or above 64 there is no tokenizer.
 	if b := w.BytesPerToken; b != 0 && !(b >= 0.125 && b <= 64) {
 		return fmt.Errorf("bytes_per_token is %v, want 0.125 to 64, or 0 for %d", b, defaultBytesPerToken)
 	}
 	if p := w.Prefix; p != nil {
-		return p.validate(w.rowKind(), cmp.Or(w.BytesPerToken, defaultBytesPerToken))
+		return p.validate(w.rowKind(), perToken)
 	}
 	return nil
 }
