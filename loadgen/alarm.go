@@ -12,6 +12,12 @@ import (
 // since it sleeps in epoll_wait, which counts milliseconds. That is the whole
 // of the send lag that we allow, so the kernel's finer timer is used where there
 // is one (measured here at 300 wakes/s: median 0.95 ms late, and 0.15 ms).
+//
+// It does not spin or yield up to the time. On 2 busy cores beside a null server
+// that brought the median from 0.10 ms to 0.01 ms and cost far more than it won:
+// with yields in the last 150 µs, bounded to a tenth of the time, 2,000 requests/s
+// were sent of 5,000, and unbounded no run came to its end. The runtime looks at
+// its sockets when nothing else can run, and one that yields always can.
 type alarm struct {
 	ctx   context.Context
 	timer *time.Timer

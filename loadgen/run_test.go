@@ -30,6 +30,14 @@ const (
 	vectors = `{"data":[{"index":1,"embedding":[0.5,1]},{"index":0,"embedding":"AAAAAA=="}],"usage":{"prompt_tokens":12}}`
 )
 
+// named is an event of the responses API, with members beside its type.
+func named(event, members string) string {
+	if members != "" {
+		members = "," + members
+	}
+	return "event: response." + event + "\ndata: {\"type\":\"response." + event + "\"" + members + "}\n\n"
+}
+
 func steady(rate float64, d time.Duration) []arrivals.Phase {
 	return []arrivals.Phase{{Name: "steady", Duration: d, Process: arrivals.Process{Kind: arrivals.Constant, Rate: rate}}}
 }
@@ -85,8 +93,15 @@ func TestOutcomes(t *testing.T) {
 		"completions stream": {Completions, false, func(w http.ResponseWriter) {
 			write(w, strings.Replace(word, `"delta":{"content":"word "}`, `"text":"w"`, 1), finish, done)
 		}, OK},
-		"plain chat": {Chat, true, func(w http.ResponseWriter) { io.WriteString(w, plain) }, OK},
-		"embeddings": {Embeddings, true, func(w http.ResponseWriter) { io.WriteString(w, vectors) }, OK},
+		"responses stream": {Responses, false, func(w http.ResponseWriter) {
+			write(w, named("created", ""), named("output_text.delta", `"delta":"w"`), named("completed", `"response":{"usage":{"input_tokens":7,"output_tokens":4}}`))
+		}, OK},
+		"responses failed": {Responses, false, func(w http.ResponseWriter) {
+			write(w, named("created", ""), named("failed", `"response":{"error":{"message":"gone"}}`))
+		}, StreamError},
+		"responses cut": {Responses, false, func(w http.ResponseWriter) { write(w, named("created", ""), named("output_text.delta", `"delta":"w"`)) }, Truncated},
+		"plain chat":    {Chat, true, func(w http.ResponseWriter) { io.WriteString(w, plain) }, OK},
+		"embeddings":    {Embeddings, true, func(w http.ResponseWriter) { io.WriteString(w, vectors) }, OK},
 
 		"429":      {Chat, false, func(w http.ResponseWriter) { w.Header().Set("Retry-After", "1"); w.WriteHeader(429) }, Shed},
 		"503":      {Embeddings, true, func(w http.ResponseWriter) { w.WriteHeader(503) }, Shed},
@@ -184,7 +199,7 @@ func TestOutcomes(t *testing.T) {
 			t.Errorf("%s: the server saw %d requests, want %d: the client must not retry", r.Name, c.Load(), n)
 		}
 		switch r.Name {
-		case "complete":
+		case "complete", "responses stream":
 			if want := (Tokens{Prompt: 7 * n, Completion: 4 * n, Good: 4 * n}); r.Tokens != want {
 				t.Errorf("complete: tokens %+v, want %+v", r.Tokens, want)
 			}
