@@ -81,7 +81,7 @@ func TestValidateRefuses(t *testing.T) {
 		"target is -1s":            func(_ *Options, w *Workload) { w.Target = -time.Second },
 		"above timeout 1m0s":       func(_ *Options, w *Workload) { w.Target = 2 * time.Minute },
 		"need stream: true":        func(_ *Options, w *Workload) { w.TTFTTarget = time.Second },
-		"target need stream: true":  func(_ *Options, w *Workload) { w.Smooth = time.Second },
+		"target need stream: true": func(_ *Options, w *Workload) { w.Smooth = time.Second },
 		"smooth_target is 2h":      func(_ *Options, w *Workload) { w.Stream, w.Smooth = true, 2*time.Hour },
 		"warm_up is -1s":           func(o *Options, _ *Workload) { o.WarmUp = -time.Second },
 		"clients is -1":            func(_ *Options, w *Workload) { w.Clients = -1 },
