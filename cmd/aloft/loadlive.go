@@ -67,10 +67,7 @@ func newLive(mode string, f *os.File, getenv func(string) string) *live {
 		return startLive(&plainView{out: f})
 	}
 	return startLive(&screenView{out: f, colour: getenv("NO_COLOR") == "", size: func() (int, int) {
-		width, height, err := term.GetSize(int(f.Fd()))
-		if err != nil {
-			return 80, 24
-		}
+		width, height, _ := term.GetSize(int(f.Fd()))
 		return width, height
 	}})
 }
@@ -222,6 +219,9 @@ func (v *screenView) draw(s loadgen.Snapshot) {
 	m := look(s, v.last)
 	v.last = m.sums
 	width, height := v.size()
+	if width < 1 || height < 1 { // not known: so say serial lines, and terminals that nobody looks at
+		width, height = 80, 24
+	}
 	lines := frame(&m, min(width, 80)-1, max(height-1, 1)) // a full last column would wrap
 	var b strings.Builder
 	b.WriteString(v.back())

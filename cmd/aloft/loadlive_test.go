@@ -59,6 +59,18 @@ func TestScreenView(t *testing.T) {
 	}
 }
 
+// A terminal that does not know its size is taken for one of 80 x 24.
+func TestScreenViewOfNoSize(t *testing.T) {
+	var known, unknown strings.Builder
+	for out, size := range map[*strings.Builder]int{&known: 1, &unknown: 0} {
+		v := &screenView{out: out, size: func() (int, int) { return 80 * size, 24 * size }}
+		v.draw(snapshotAt(10*time.Second, 50))
+	}
+	if unknown.String() != known.String() {
+		t.Errorf("drawn without a size: %q", unknown.String())
+	}
+}
+
 // A small terminal gets as much as fits; colour only marks what is wrong.
 func TestScreenViewFits(t *testing.T) {
 	var out strings.Builder

@@ -14,7 +14,7 @@ const (
 	chartWidth  = 640.0
 	chartHeight = 260.0
 	plotLeft    = 62.0
-	plotRight   = chartWidth - 14
+	plotRight   = chartWidth - 22
 	plotTop     = 12.0
 	plotBottom  = chartHeight - 42
 )

@@ -95,11 +95,11 @@ func densityChart(title string, of []named) *chart {
 	}
 	c := newChart(title, "", xLog("ms, log scale", edge(low), edge(high+1)), yLinear("% of values in each step", 100*top))
 	for i, n := range of {
-		var points []point
+		points := []point{{x: edge(low)}}
 		for k := low; k <= high; k++ {
 			points = append(points, point{x: edge(k), y: 100 * counts[i][k]}, point{x: edge(k + 1), y: 100 * counts[i][k]})
 		}
-		c.line(n.name, points)
+		c.line(n.name, append(points, point{x: edge(high + 1)}))
 		c.Desc += fmt.Sprintf("%s: %d values from %s to %s ms, mean %s ms, half of them up to %s ms. ", n.name, n.N, number(n.HDR.Quantile(0)), number(n.Max), number(n.Mean), number(n.P50))
 	}
 	return c

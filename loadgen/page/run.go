@@ -17,7 +17,8 @@ import (
 // Run writes the page of one run.
 func Run(w io.Writer, r *loadgen.Report) error {
 	d := document{Title: orUnnamed(r.Name), Kind: "Load report", Verdict: verdictOf(r)}
-	d.Notes = append(d.Notes, "Times count from the intended start of a request, which was planned before the run, unless they say “from send”. Good means whole and within every target; shares are of all that was offered.")
+	d.Notes = append(d.Notes, "Times count from the intended start of a request, which was planned before the run, unless they say “from send”. Good means whole and within every target; shares are of all that was offered.",
+		"Left out are offered requests without this figure: refused, failed, or no stream of two tokens. One that the generator gave up counts with its age then, as “at least”.")
 	for _, text := range r.Warnings {
 		d.Notes = append(d.Notes, "Warning: "+text)
 	}
@@ -212,7 +213,6 @@ func (d *document) addPhase(x *loadgen.Result, badge string) {
 		s.Texts = append(s.Texts, "No request was answered: there are no latencies.")
 	} else {
 		s.Tables = append(s.Tables, t)
-		s.Texts = append(s.Texts, "Left out are offered requests without this figure: refused, failed, or no stream of two tokens. One that the generator gave up counts with its age then, as “at least”.")
 	}
 	if n := x.Tokens.Estimated; n > 0 {
 		s.Texts = append(s.Texts, fmt.Sprintf("ESTIMATED: %d answers had no usage; their tokens are counted from chunks, and so are TPOT and ITL.", n))
