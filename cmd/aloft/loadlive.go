@@ -260,7 +260,7 @@ func frame(m *moment, width, height int) []line {
 	head := fmt.Sprintf("%s of %s  [%s]  %s", clock(m.Elapsed), clock(m.End), bar(share, 36), m.left())
 	total := fmt.Sprintf("%.1f/s ended  %.1f/s good  %d in flight  %d late  %d shed  %d failed", m.sent, m.good, m.InFlight, m.late, m.shed, m.failed)
 	out := []line{{head, false}, {total, m.failed > 0}}
-	out = append(out, line{fmt.Sprintf("%-24s %9s %8s %10s %10s %9s", "", "ended", "good %", "p50 ms", "p99 ms", "lag p99"), false})
+	out = append(out, line{fmt.Sprintf("%-20s %9s %8s %10s %10s %9s", "", "ended", "good %", "p50 ms", "p99 ms", "lag p99"), false})
 	for n, i := range m.now {
 		r := &m.Results[i]
 		more, late := note(r)
@@ -268,7 +268,7 @@ func frame(m *moment, width, height int) []line {
 			out = append(out, line{fmt.Sprintf("and %d more workloads", len(m.now)-n), false})
 			break
 		}
-		out = append(out, line{fmt.Sprintf("%-24s %9d %8s %10s %10s %9s%s", cut(r.Name+", "+r.Phase, 24), r.Offered, goodShare(r.OK, r.Offered),
+		out = append(out, line{fmt.Sprintf("%-20s %9d %8s %10s %10s %9s%s", cut(r.Name+", "+r.Phase, 20), r.Offered, goodShare(r.OK, r.Offered),
 			millis(r.Quantiles), millis99(r.Quantiles), millis99(r.SendLag), more), late})
 	}
 	out = out[:min(len(out), height)]

@@ -36,9 +36,9 @@ func TestScreenView(t *testing.T) {
 	want := "" +
 		"\r0:10 of 1:00  [######..............................]  0:50 left\n" +
 		"16.0/s ended  15.4/s good  7 in flight  0 late  3 shed  3 failed\n" +
-		"                             ended   good %     p50 ms     p99 ms   lag p99\n" +
-		"embed, high                     50    96.00      12.30        457      0.21\n" +
-		"a very long name [2J of         10    80.00      12.30        457      0.21\n"
+		"                         ended   good %     p50 ms     p99 ms   lag p99\n" +
+		"embed, high                 50    96.00      12.30        457      0.21\n" +
+		"a very long name [2J        10    80.00      12.30        457      0.21\n"
 	if first != want {
 		t.Errorf("drawn:\n%q\nwant:\n%q", first, want)
 	}
@@ -56,6 +56,18 @@ func TestScreenView(t *testing.T) {
 	v.close()
 	if out.String() != "\r\x1b[5A\x1b[J" {
 		t.Errorf("closed with %q: the block must be gone and the cursor where it began", out.String())
+	}
+}
+
+// That the generator is behind must not be cut off.
+func TestScreenViewOfLag(t *testing.T) {
+	var out strings.Builder
+	s := snapshotAt(10*time.Second, 50)
+	s.Results[1].SendLag.P99 = 12345
+	v := &screenView{out: &out, size: func() (int, int) { return 80, 24 }}
+	v.draw(s)
+	if !strings.Contains(out.String(), " 12345 BEHIND\n") {
+		t.Errorf("drawn:\n%s", out.String())
 	}
 }
 
