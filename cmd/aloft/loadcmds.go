@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/goccy/go-yaml"
-
 	"aloft/loadgen"
 	"aloft/loadgen/arrivals"
 )
@@ -18,6 +16,7 @@ type loadCmd struct {
 	Run      loadRunCmd      `cmd:"" default:"withargs" help:"Run a profile, or a simple load by flags."`
 	Search   loadSearchCmd   `cmd:"" help:"Find the highest rate that keeps an SLO."`
 	Sweep    loadSweepCmd    `cmd:"" help:"Draw the curve over a grid of rates."`
+	Plan     loadPlanCmd     `cmd:"" help:"Plan a run and keep the plan, without sending anything."`
 	Compare  loadCompareCmd  `cmd:"" help:"Say what changed between two reports, where the intervals allow a verdict."`
 	Selftest loadSelfTestCmd `cmd:"" help:"Measure servers whose every figure is known."`
 
@@ -51,8 +50,8 @@ func (c *loadProfile) options() (loadgen.Options, error) {
 		if err != nil {
 			return opt, err
 		}
-		if err := yaml.UnmarshalWithOptions(text, &opt, yaml.Strict()); err != nil {
-			return opt, fmt.Errorf("%s: %s", c.Profile, yaml.FormatError(err, false, false))
+		if opt, err = loadgen.ReadProfile(text); err != nil {
+			return opt, fmt.Errorf("%s: %w", c.Profile, err)
 		}
 		opt.Open = func(name string) (io.ReadCloser, error) { // as seen from the profile
 			if !filepath.IsAbs(name) {
@@ -60,7 +59,7 @@ func (c *loadProfile) options() (loadgen.Options, error) {
 			}
 			return os.Open(name)
 		}
-		return opt, opt.Validate()
+		return opt, nil
 	}
 	opt = loadgen.Options{Name: "aloft load", Seed: c.Seed, Workloads: []loadgen.Workload{{
 		Name: c.Kind, Kind: loadgen.Kind(c.Kind), URL: c.URL, Key: c.Key, Model: c.Model, Stream: c.Stream, MaxTokens: c.Tokens, Goal: loadgen.Goal{Target: c.Target},

@@ -89,3 +89,31 @@ type loadNullCmd struct {
 func (c *loadNullCmd) Run(ctx context.Context, k *kong.Context) error {
 	return known.ListenNull(ctx, c.Address, k.Stdout)
 }
+
+type loadPlanCmd struct {
+	loadProfile
+	Out string `short:"o" required:"" help:"Write the plan here; a profile's plan: names it." placeholder:"FILE"`
+}
+
+// Run implements kong's command.
+func (c *loadPlanCmd) Run(k *kong.Context) error {
+	opt, err := c.options()
+	if err != nil {
+		return err
+	}
+	var planned []loadgen.Planned
+	err = into(c.Out, k.Stdout, func(w io.Writer) (err error) {
+		planned, err = loadgen.WritePlan(w, opt)
+		return err
+	})
+	if err != nil || c.Out == "-" {
+		return err
+	}
+	for _, p := range planned {
+		fmt.Fprintf(k.Stdout, "%s: %d requests in %v, plan %s\n", p.Name, p.Arrivals, p.Length, p.Hash)
+		for _, note := range p.Notes {
+			fmt.Fprintf(k.Stdout, "  %s\n", note)
+		}
+	}
+	return nil
+}
