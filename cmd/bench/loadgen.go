@@ -131,7 +131,7 @@ func stallTable(ctx context.Context, l *lab, null []string, r *result) error {
 	}
 	var b strings.Builder
 	writeTable(&b, []string{"generator", "clock starts at", "requests", "rate", "p50 ms", "p95 ms", "p99 ms", "max ms"}, rows)
-	r.note("What each generator reports of one server that stands still for %v in the midst of %v, at %d requests/s over %d connections (wrk cannot be held to a rate). "+
+	r.note("What each generator reports of one server that stands still for %v in the midst of %v, at %d requests/s over %d connections (wrk cannot be held to a rate, and has a timeout of 30 s: with its own of 2 s it leaves out what waited longer). "+
 		"*The server* is the truth for requests due every millisecond: what was due while it stood still waited until its end, by its own clock.\n\n%s",
 		s.span/5, s.span, stallRate, stallConns, strings.TrimSuffix(b.String(), "\n"))
 	r.atLeast("stall: p99 from intended start / the server's", ours.q[2]/truth.q[2], 0.99)

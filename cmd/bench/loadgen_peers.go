@@ -155,7 +155,8 @@ func (s *stalling) wrk(ctx context.Context) ([]*view, error) {
 		return nil, err
 	}
 	seconds := max(1, int(s.span/time.Second)) // it knows whole ones
-	out, err := s.tool(ctx, "", path, "-t1", fmt.Sprintf("-c%d", stallConns), fmt.Sprintf("-d%ds", seconds), "-s", script, s.url())
+	// With its own timeout of 2 s it would leave those out that waited for longer.
+	out, err := s.tool(ctx, "", path, "--timeout", "30s", "-t1", fmt.Sprintf("-c%d", stallConns), fmt.Sprintf("-d%ds", seconds), "-s", script, s.url())
 	if err != nil {
 		return nil, err
 	}
