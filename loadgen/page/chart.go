@@ -53,8 +53,8 @@ type dot struct{ X, Y, Class, Text string }
 
 // mark is a line of reference across the plot.
 type mark struct {
-	Vertical  bool
-	At, Label string
+	Vertical        bool
+	At, Drop, Label string // Drop: of the label below the line
 }
 
 // The edges of the plot, for the template.
@@ -195,7 +195,11 @@ func (c *chart) dot(p point, class, text string) {
 // across draws a line of reference at a value of y, if the plot has it.
 func (c *chart) across(y float64, label string) {
 	if y > c.Y.lo && y <= c.Y.hi {
-		c.Marks = append(c.Marks, mark{At: pos(c.Y.at(y)), Label: label})
+		m := mark{At: pos(c.Y.at(y)), Drop: "-4", Label: label}
+		if c.Y.at(y) < plotTop+14 { // above it there is no room
+			m.Drop = "13"
+		}
+		c.Marks = append(c.Marks, m)
 	}
 }
 
