@@ -195,7 +195,7 @@ func TestFilesCommands(t *testing.T) {
 	typed := regexp.MustCompile("(?m)(?:^|`|\\s)(?:bin/)?aloft ([a-z][^`\n#|>]*)")
 	fenced := regexp.MustCompile("(?s)```sh\n.*?```|`[^`\n]+`")
 	n := 0
-	for _, page := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "DECISIONS.md", "SECURITY.md", "docs/configuration.md", ".ci/run"} {
+	for _, page := range []string{"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "DECISIONS.md", "SECURITY.md", "docs/configuration.md", "docs/load.md", ".ci/run"} {
 		text := read(t, page)
 		if strings.HasSuffix(page, ".md") {
 			text = strings.Join(fenced.FindAllString(text, -1), "\n")
@@ -216,6 +216,9 @@ func TestFilesCommands(t *testing.T) {
 				if node == k.Model.Node {
 					t.Errorf("%s: `aloft %s`: no command %q", page, m[1], word)
 					break
+				}
+				if node.DefaultCmd != nil { // as kong does with what is no further command
+					node = node.DefaultCmd
 				}
 				flag, isFlag := strings.CutPrefix(word, "--")
 				flag, _, _ = strings.Cut(flag, "=")
