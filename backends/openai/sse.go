@@ -18,6 +18,7 @@ type Events struct {
 	buf        []byte
 	start, end int   // buf[start:end] is read but not handed out
 	err        error // of r, kept until the bytes before it are used up
+	more       bool  // the last read was full
 	// The event is built in place: buf[start:out] is what there is of it. It only
 	// loses bytes (CRs, comments), so out never passes pos, where the next line
 	// begins; up to scan that line has no end.
@@ -35,7 +36,7 @@ func NewEvents(r io.Reader, maxEvent int) *Events {
 // Reset makes e read another stream, from its start. It keeps the buffer, unless
 // a large event made that large.
 func (e *Events) Reset(r io.Reader, maxEvent int) {
-	size := min(4096, max(maxEvent, 1))
+	size := min(1024, max(maxEvent, 1)) // thousands of streams are idle; fill makes more of it for those that are not
 	buf := e.buf
 	if cap(buf) < size || cap(buf) > 16<<10 {
 		buf = make([]byte, size)
@@ -103,13 +104,14 @@ func (e *Events) fill() error {
 		copy(e.buf, e.buf[e.start:e.end])
 		e.out, e.pos, e.scan, e.end = e.out-e.start, e.pos-e.start, e.scan-e.start, e.end-e.start
 		e.start = 0
-	case room == 0:
+	case room == 0 || e.more:
 		e.buf = append(e.buf, make([]byte, min(len(e.buf), e.max-len(e.buf)))...)
 	}
 	for range 100 {
 		var n int
 		n, e.err = e.r.Read(e.buf[e.end:])
 		if e.end += n; n > 0 {
+			e.more = e.end == len(e.buf) && len(e.buf) < 4096
 			return nil
 		}
 		if e.err != nil {

@@ -18,8 +18,8 @@ const (
 	heapFloor = 16 << 20
 	// idleLook is how often an idle server looks whether it holds memory that it
 	// does not use; idleBytes is what it allocates at most meanwhile.
-	idleLook  = 2 * time.Second
-	idleBytes = 4 << 20
+	idleLook  = time.Second
+	idleBytes = 2 << 20
 )
 
 // tendHeap sets the collector's pace until ctx ends, and gives memory back once

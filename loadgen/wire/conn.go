@@ -98,7 +98,7 @@ func (c *Conn) Open(ctx context.Context) error {
 // class says which error err is, otherwise being what it is when it is no
 // deadline's.
 func (c *Conn) class(ctx context.Context, otherwise error, what string, err error) error {
-	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || ctx != nil && ctx.Err() != nil {
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 		otherwise = ErrTimeout
 	}
 	return fmt.Errorf("%w: %s: %w", otherwise, what, err)
@@ -120,7 +120,7 @@ func (c *Conn) Send(head, body []byte, deadline time.Time) error {
 		c.out = nil
 	}
 	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		return c.class(nil, ErrTimeout, "send", err)
+		return c.class(context.Background(), ErrTimeout, "send", err)
 	}
 	// A server may refuse before it has read everything, and close: what it said
 	// is still there to be read, and Head says whether it was nothing.
@@ -225,9 +225,9 @@ func (c *Conn) lost(answered bool, err error) error {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
-		return c.class(nil, ErrTruncated, "read", err)
+		return c.class(context.Background(), ErrTruncated, "read", err)
 	}
-	return c.class(nil, ErrConnect, "read", err)
+	return c.class(context.Background(), ErrConnect, "read", err)
 }
 
 // fill reads once from the connection, and the clock after it.
