@@ -26,6 +26,13 @@ type Events struct {
 	ahead          []byte // the next event, cut before it was asked for
 }
 
+// Sizes of the buffer: thousands of streams may be idle, and one whose engine
+// sends several events at once gets more.
+const (
+	idle  = 1 << 10
+	usual = 4 << 10
+)
+
 // NewEvents reads events of at most maxEvent bytes from r.
 func NewEvents(r io.Reader, maxEvent int) *Events {
 	e := &Events{}
@@ -36,7 +43,7 @@ func NewEvents(r io.Reader, maxEvent int) *Events {
 // Reset makes e read another stream, from its start. It keeps the buffer, unless
 // a large event made that large.
 func (e *Events) Reset(r io.Reader, maxEvent int) {
-	size := min(1024, max(maxEvent, 1)) // thousands of streams are idle; fill makes more of it for those that are not
+	size := min(idle, max(maxEvent, 1))
 	buf := e.buf
 	if cap(buf) < size || cap(buf) > 16<<10 {
 		buf = make([]byte, size)
@@ -100,18 +107,20 @@ func (e *Events) fill() error {
 		return fmt.Errorf("event over %d bytes: %w", e.max, backends.ErrBadReply)
 	}
 	switch room := len(e.buf) - e.end; {
+	case e.more:
+		e.buf = append(e.buf, make([]byte, min(usual, e.max)-len(e.buf))...)
 	case e.start > 0 && room < len(e.buf)/2: // or the reads would get smaller and smaller
 		copy(e.buf, e.buf[e.start:e.end])
 		e.out, e.pos, e.scan, e.end = e.out-e.start, e.pos-e.start, e.scan-e.start, e.end-e.start
 		e.start = 0
-	case room == 0 || e.more:
+	case room == 0:
 		e.buf = append(e.buf, make([]byte, min(len(e.buf), e.max-len(e.buf)))...)
 	}
 	for range 100 {
 		var n int
 		n, e.err = e.r.Read(e.buf[e.end:])
 		if e.end += n; n > 0 {
-			e.more = e.end == len(e.buf) && len(e.buf) < 4096
+			e.more = e.end == len(e.buf) && len(e.buf) < min(usual, e.max)
 			return nil
 		}
 		if e.err != nil {
