@@ -280,7 +280,7 @@ func (d *demo) finish() error {
 		return err
 	}
 	if len(r.Problems) > 0 {
-		return fmt.Errorf("the demo did not keep its promises:\n  %s", strings.Join(r.Problems, "\n  "))
+		return fmt.Errorf("the demo did not keep its promises:\n  %s\nIt wants two cores to itself: if other programs run here, try again without them", strings.Join(r.Problems, "\n  "))
 	}
 	fmt.Fprintln(d.out, "\nall of it as promised")
 	return nil

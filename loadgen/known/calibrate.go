@@ -207,33 +207,35 @@ func (r *ran) kept() bool {
 }
 
 // climb looks for the highest open-loop rates, up from half of what a closed
-// loop reached, or down from there.
+// loop reached, and then down from there until one is sent on time, too.
 func (c *calibrator) climb(ctx context.Context, closed float64) error {
-	at, _ := slices.BinarySearch(ladder, closed/2)
-	at = min(at, len(ladder)-1)
 	var best, exact ran
-	for step, missed := 1, 0; at >= 0 && at < len(ladder) && missed < 2; at += step {
-		r, err := c.run(ctx, loadgen.Workload{Kind: loadgen.Chat}, ladder[at])
-		if err != nil {
-			return err
+	try := func(rate float64) (kept bool, err error) {
+		r, err := c.run(ctx, loadgen.Workload{Kind: loadgen.Chat}, rate)
+		if err != nil || !r.kept() {
+			return false, err
 		}
-		if !r.kept() {
-			if best.Planned == 0 {
-				step = -1
-				continue
-			}
-			missed++
-			continue
-		}
-		missed = 0
 		if r.Planned > best.Planned {
 			best = r
 		}
 		if r.SendLag.P99 <= lagTarget && r.Planned > exact.Planned {
 			exact = r
 		}
-		if step < 0 && exact.Planned > 0 {
-			break
+		return true, nil
+	}
+	from, _ := slices.BinarySearch(ladder, closed/2)
+	for at, missed := from, 0; at < len(ladder) && missed < 2; at++ {
+		kept, err := try(ladder[at])
+		if err != nil {
+			return err
+		}
+		if missed++; kept {
+			missed = 0
+		}
+	}
+	for at := from - 1; at >= 0 && exact.Planned == 0; at-- {
+		if _, err := try(ladder[at]); err != nil {
+			return err
 		}
 	}
 	c.add(openLoop, "requests/s", best.Achieved, best.cores)
