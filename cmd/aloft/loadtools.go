@@ -82,12 +82,17 @@ func (c *loadCalibrateCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 type loadNullCmd struct {
-	Address string `arg:"" help:"Where to listen."`
+	Address  string `arg:"" help:"Where to listen."`
+	UntilEOF bool   `name:"until-eof" help:"End when standard input does."`
 }
 
 // Run implements kong's command.
 func (c *loadNullCmd) Run(ctx context.Context, k *kong.Context) error {
-	return known.ListenNull(ctx, c.Address, k.Stdout)
+	var in io.Reader
+	if c.UntilEOF {
+		in = os.Stdin
+	}
+	return known.ListenNull(ctx, c.Address, in, k.Stdout)
 }
 
 type loadPlanCmd struct {

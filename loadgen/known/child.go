@@ -25,16 +25,20 @@ type Child struct {
 // announceWithin is how long a child may take until it listens.
 const announceWithin = 10 * time.Second
 
-// StartNull runs a command with an address after its arguments, which has to
-// end up in ListenNull: {"aloft", "load", "null-server"}. The child ends with
-// Close, or with ctx.
+// StartNull runs a command with --until-eof and an address after its arguments,
+// which has to end up in ListenNull: {"aloft", "load", "null-server"}. The child
+// ends with Close, with ctx, and with this process however that ends, since its
+// standard input does then.
 func StartNull(ctx context.Context, command ...string) (*Child, error) {
 	if len(command) == 0 {
 		return nil, errors.New("known: no command for the null server")
 	}
-	cmd := exec.CommandContext(ctx, command[0], append(command[1:len(command):len(command)], "127.0.0.1:0")...)
+	cmd := exec.CommandContext(ctx, command[0], append(command[1:len(command):len(command)], "--until-eof", "127.0.0.1:0")...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
+	if err == nil {
+		_, err = cmd.StdinPipe() // Wait closes it; nothing is written
+	}
 	if err == nil {
 		err = cmd.Start()
 	}

@@ -98,9 +98,11 @@ func (n *Null) Serve(ctx context.Context, l net.Listener) error {
 	})
 }
 
-// ListenNull serves at an address, and first announces on out where that is, in
-// the form of the engines: {"listening":"127.0.0.1:1234"}.
-func ListenNull(ctx context.Context, addr string, out io.Writer) error {
+// ListenNull serves at an address until ctx ends or, if in is not nil, until that
+// does: its other end is its parent's, and is closed even when that is killed. It
+// first announces on out where it listens, in the form of the engines:
+// {"listening":"127.0.0.1:1234"}.
+func ListenNull(ctx context.Context, addr string, in io.Reader, out io.Writer) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return fmt.Errorf("known: %w", err)
@@ -108,6 +110,14 @@ func ListenNull(ctx context.Context, addr string, out io.Writer) error {
 	if _, err := fmt.Fprintf(out, "{\"listening\":%q}\n", l.Addr()); err != nil {
 		l.Close()
 		return fmt.Errorf("known: announce: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if in != nil {
+		go func() { // nothing ends a read but its end; the process is over soon after
+			_, _ = io.Copy(io.Discard, in)
+			cancel()
+		}()
 	}
 	return new(Null).Serve(ctx, l)
 }
