@@ -200,7 +200,7 @@ func (r *series) mark(m metric, s *sample, at time.Duration) {
 	if gaveUp {
 		at = s.end
 	}
-	if at == 0 {
+	if at == 0 && m != e2e { // an end there always is
 		return
 	}
 	r.dist[m].one(at-s.intended, gaveUp)

@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -140,9 +141,9 @@ func micros(d time.Duration) int64 {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// Quantiles of a distribution, in milliseconds; all 0 without values. Beside
-// them stands what they leave out, since a figure over the answered alone makes
-// a server look quicker the more it fails to answer.
+// Quantiles of a distribution, by the nearest rank, in milliseconds; all 0
+// without values. Beside them stands what they leave out, since a figure over the
+// answered alone makes a server look quicker the more it fails to answer.
 type Quantiles struct {
 	N       int64   `json:"n"`        // values: one a request, or for itl one a token and for gap one a read
 	LeftOut int     `json:"left_out"` // requests of those offered that have no value here
@@ -191,9 +192,20 @@ type counts interface {
 // bucket, which may be 0.1 % above the greatest value.
 func (q *Quantiles) fill(h counts) {
 	q.N = h.TotalCount()
-	at := h.ValueAtPercentilesSlice([]float64{50, 90, 95, 99, 99.9, 100})
+	at := h.ValueAtPercentilesSlice(percentiles(q.N, 0.5, 0.9, 0.95, 0.99, 0.999, 1))
 	us := func(v int64) float64 { return float64(v) / 1000 }
 	q.P50, q.P90, q.P95, q.P99, q.P999, q.Max = us(at[0]), us(at[1]), us(at[2]), us(at[3]), us(at[4]), us(at[5])
+}
+
+// percentiles are what a histogram of n values has to be asked for the quantiles
+// by the nearest rank: each is the least value that at least its share does not
+// exceed. Asked for a share itself it rounds the rank, and p99 of 60 is the 59th.
+func percentiles(n int64, shares ...float64) []float64 {
+	out := make([]float64, len(shares))
+	for i, q := range shares {
+		out[i] = 100 * math.Ceil(q*float64(n)-1e-9) / float64(max(n, 1))
+	}
+	return out
 }
 
 // At is the quantile of that name (mean, p50, p90, p95, p99, p999, max), in
@@ -242,9 +254,9 @@ func (h *Histogram) UnmarshalText(text []byte) (err error) {
 // N is the number of values.
 func (h *Histogram) N() int64 { return h.h.TotalCount() }
 
-// Quantile is the value at q (0 to 1), in milliseconds.
+// Quantile is the value at q (0 to 1) by the nearest rank, in milliseconds.
 func (h *Histogram) Quantile(q float64) float64 {
-	return float64(h.h.ValueAtPercentile(100*q)) / 1000
+	return float64(h.h.ValueAtPercentile(percentiles(h.N(), q)[0])) / 1000
 }
 
 // Bucket is a stretch [From, To] of a distribution, in milliseconds.

@@ -80,6 +80,28 @@ func TestEveryFigureOfOneStream(t *testing.T) {
 	}
 }
 
+// A quantile is the least value that at least its share does not exceed: by the
+// nearest rank, never below it. p99 of less than 100 values is the greatest.
+func TestQuantilesByNearestRank(t *testing.T) {
+	for n := 1; n <= 250; n++ {
+		var whole dist
+		var part packedDist
+		for i := range n {
+			whole.one(ofMillis(float64(i+1)), false)
+			part.add(int64(i+1)*1000, false)
+		}
+		q, cut := whole.quantiles(n, true), part.quantiles(n)
+		for name, per := range map[string]int{"p50": 500, "p90": 900, "p95": 950, "p99": 990, "p999": 999, "max": 1000} {
+			want := float64((per*n + 999) / 1000)
+			got, _ := q.At(name)
+			ofCut, _ := cut.At(name)
+			if math.Round(got) != want || math.Round(ofCut) != want || math.Round(q.HDR.Quantile(float64(per)/1000)) != want {
+				t.Errorf("%s of 1, 2 … %d is %v, of a cut %v, by HDR %v, want %v", name, n, got, ofCut, q.HDR.Quantile(float64(per)/1000), want)
+			}
+		}
+	}
+}
+
 // Quantiles of 1, 2, … 1000 ms.
 func TestQuantilesByHand(t *testing.T) {
 	var d dist

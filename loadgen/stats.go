@@ -141,13 +141,11 @@ func (q *Quantiles) interval(at float64, offered int) Interval {
 	n := int(min(q.N, int64(max(offered-q.LeftOut, 1))))
 	lo, hi := quantileRanks(n, at, Confidence)
 	out := Interval{Hi: q.Max, Open: hi > n}
-	// A rank k of n is the value below which k/n of all lie; the middle of its
-	// step, so that rounding cannot move it to the next.
 	if lo > 0 {
-		out.Lo = q.HDR.Quantile((float64(lo) - 0.5) / float64(n))
+		out.Lo = q.HDR.Quantile(float64(lo) / float64(n))
 	}
 	if !out.Open {
-		out.Hi = q.HDR.Quantile((float64(hi) - 0.5) / float64(n))
+		out.Hi = q.HDR.Quantile(float64(hi) / float64(n))
 	}
 	return out
 }

@@ -133,3 +133,21 @@ func TestIntervalsApart(t *testing.T) {
 		}
 	}
 }
+
+// The ends of a quantile's interval are those order statistics, none beside them.
+func TestQuantileIntervalIsOfItsRanks(t *testing.T) {
+	for n := 1; n <= 300; n++ {
+		var d dist
+		for i := range n {
+			d.one(ofMillis(float64(i+1)), false)
+		}
+		q := d.quantiles(n, true)
+		for _, at := range []float64{0.5, 0.9, 0.95, 0.99} {
+			lo, hi := quantileRanks(n, at, Confidence)
+			in := q.interval(at, n)
+			if math.Round(in.Lo) != float64(lo) || in.Open != (hi > n) || !in.Open && math.Round(in.Hi) != float64(hi) {
+				t.Errorf("quantile %v of 1, 2 … %d: %+v, want %d to %d", at, n, in, lo, hi)
+			}
+		}
+	}
+}

@@ -83,7 +83,7 @@ func (t *timeline) points() []Point {
 			Shed: b.tally.Shed, Failed: b.tally.Failed, Tokens: b.tokens, InFlight: open,
 		}
 		if b.e2e != nil {
-			at := b.e2e.ValueAtPercentilesSlice([]float64{50, 99})
+			at := b.e2e.ValueAtPercentilesSlice(percentiles(b.e2e.TotalCount(), 0.5, 0.99))
 			p.P50, p.P99 = float64(at[0])/1000, float64(at[1])/1000
 		}
 		out = append(out, p)
