@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/alecthomas/kong"
 
 	"aloft/loadgen"
 	"aloft/loadgen/arrivals"
@@ -24,54 +27,82 @@ type loadCmd struct {
 	NullServer loadNullCmd      `cmd:"" hidden:"" help:"The server that calibrate measures against."`
 }
 
-// loadProfile is what is sent: a profile, or a simple load by flags.
+// loadProfile is what is sent: a profile, perhaps to another server or model than
+// it names, or a simple load by flags.
 type loadProfile struct {
-	Profile  string        `arg:"" optional:"" type:"existingfile" help:"Profile (YAML); the flags below make a simple one."`
-	URL      string        `help:"Server." default:"http://127.0.0.1:8080" env:"ALOFT_URL"`
-	Key      string        `help:"API key." env:"ALOFT_API_KEY"`
-	Kind     string        `help:"embeddings, chat or completions." default:"embeddings" enum:"embeddings,chat,completions"`
-	Model    string        `help:"Model." default:"aloft-encoder"`
-	Rate     float64       `help:"Arrivals a second." default:"10"`
-	Arrivals string        `help:"constant, poisson or burst." default:"poisson" enum:"constant,poisson,burst"`
-	Base     float64       `help:"burst: rate between bursts." default:"0"`
-	On       time.Duration `help:"burst: length of a burst." default:"2s"`
-	Off      time.Duration `help:"burst: time between bursts." default:"8s"`
-	For      time.Duration `help:"Duration." default:"20s"`
-	Target   time.Duration `help:"What a good request may take, from its intended start." default:"1s"`
-	Stream   bool          `help:"Stream the answers."`
-	Tokens   int           `help:"Most generated tokens." default:"32"`
-	Seed     uint64        `help:"Decides every arrival and text." default:"1"`
+	Profile string `arg:"" optional:"" type:"existingfile" help:"Profile (YAML). Without one the flags make a simple load."`
+	URL     string `help:"Server, in place of the profile's; of a simple load http://127.0.0.1:8080." env:"ALOFT_URL" placeholder:"URL"`
+	Key     string `help:"API key, where the profile has none." env:"ALOFT_API_KEY" placeholder:"KEY"`
+	Model   string `help:"Model, in place of the profile's; of a simple load aloft-encoder for embeddings, else aloft-lm."`
+
+	Kind     string        `group:"simple" help:"embeddings, chat or completions." default:"embeddings" enum:"embeddings,chat,completions"`
+	Rate     float64       `group:"simple" help:"Arrivals a second." default:"10"`
+	Arrivals string        `group:"simple" help:"constant, poisson or burst." default:"poisson" enum:"constant,poisson,burst"`
+	Base     float64       `group:"simple" help:"burst: rate between bursts." default:"0"`
+	On       time.Duration `group:"simple" help:"burst: length of a burst." default:"2s"`
+	Off      time.Duration `group:"simple" help:"burst: time between bursts." default:"8s"`
+	For      time.Duration `group:"simple" help:"Duration." default:"20s"`
+	Target   time.Duration `group:"simple" help:"What a good request may take, from its intended start to the end of the answer." default:"1s"`
+	Stream   bool          `group:"simple" help:"Stream the answers."`
+	Tokens   int           `group:"simple" help:"Most generated tokens." default:"32"`
+	Seed     uint64        `group:"simple" help:"Decides every arrival and text." default:"1"`
 }
 
-func (c *loadProfile) options() (loadgen.Options, error) {
-	var opt loadgen.Options
-	if c.Profile != "" {
-		text, err := os.ReadFile(c.Profile)
-		if err != nil {
-			return opt, err
-		}
-		if opt, err = loadgen.ReadProfile(text); err != nil {
-			return opt, fmt.Errorf("%s: %w", c.Profile, err)
-		}
-		opt.Open = func(name string) (io.ReadCloser, error) { // as seen from the profile
-			if !filepath.IsAbs(name) {
-				name = filepath.Join(filepath.Dir(c.Profile), name)
-			}
-			return os.Open(name)
-		}
-		return opt, nil
+func (c *loadProfile) options(k *kong.Context) (loadgen.Options, error) {
+	if c.Profile == "" {
+		opt := c.simple()
+		return opt, opt.Validate()
 	}
-	opt = loadgen.Options{Name: "aloft load", Seed: c.Seed, Workloads: []loadgen.Workload{{
-		Name: c.Kind, Kind: loadgen.Kind(c.Kind), URL: c.URL, Key: c.Key, Model: c.Model, Stream: c.Stream, MaxTokens: c.Tokens, Goal: loadgen.Goal{Target: c.Target},
-		Phases: []arrivals.Phase{{Name: "run", Duration: c.For, Process: arrivals.Process{
-			Kind: arrivals.Kind(c.Arrivals), Rate: c.Rate, Base: c.Base, On: c.On, Off: c.Off}}},
-	}}}
-	if c.Arrivals != "burst" {
-		p := &opt.Workloads[0].Phases[0].Process
-		p.Base, p.On, p.Off = 0, 0, 0
+	for _, given := range k.Path {
+		if f := given.Flag; f != nil && f.Group != nil && f.Group.Key == "simple" {
+			return loadgen.Options{}, fmt.Errorf("--%s is for a load without a profile; %s says its own", f.Name, c.Profile)
+		}
 	}
-	if c.Kind == "embeddings" {
-		opt.Workloads[0].Stream, opt.Workloads[0].MaxTokens = false, 0
+	text, err := os.ReadFile(c.Profile)
+	if err != nil {
+		return loadgen.Options{}, err
 	}
-	return opt, opt.Validate()
+	opt, err := loadgen.ReadProfile(text)
+	if err != nil {
+		return opt, fmt.Errorf("%s: %w", c.Profile, err)
+	}
+	opt.Open = func(name string) (io.ReadCloser, error) { // as seen from the profile
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(c.Profile), name)
+		}
+		return os.Open(name)
+	}
+	return opt, c.redirect(&opt)
+}
+
+// redirect sends a profile to the server, with the model and the key, that the
+// flags name.
+func (c *loadProfile) redirect(opt *loadgen.Options) error {
+	model := ""
+	for i := range opt.Workloads {
+		w := &opt.Workloads[i]
+		w.URL, w.Key = cmp.Or(c.URL, w.URL), cmp.Or(w.Key, c.Key)
+		if c.Model == "" || w.Model == "" {
+			continue
+		}
+		if model = cmp.Or(model, w.Model); w.Model != model {
+			return fmt.Errorf("--model: %s has workloads of %s and of %s; name the models in it", c.Profile, model, w.Model)
+		}
+		w.Model = c.Model
+	}
+	return opt.Validate()
+}
+
+func (c *loadProfile) simple() loadgen.Options {
+	w := loadgen.Workload{Name: c.Kind, Kind: loadgen.Kind(c.Kind), URL: cmp.Or(c.URL, "http://127.0.0.1:8080"), Key: c.Key, Model: cmp.Or(c.Model, "aloft-encoder"),
+		Goal: loadgen.Goal{Target: c.Target}}
+	if c.Kind != "embeddings" {
+		w.Model, w.Stream, w.MaxTokens = cmp.Or(c.Model, "aloft-lm"), c.Stream, c.Tokens
+	}
+	p := arrivals.Process{Kind: arrivals.Kind(c.Arrivals), Rate: c.Rate}
+	if c.Arrivals == "burst" {
+		p.Base, p.On, p.Off = c.Base, c.On, c.Off
+	}
+	w.Phases = []arrivals.Phase{{Name: "run", Duration: c.For, Process: p}}
+	return loadgen.Options{Name: "aloft load", Seed: c.Seed, Workloads: []loadgen.Workload{w}}
 }

@@ -38,8 +38,8 @@ type found interface {
 	WriteCSV(w io.Writer) error
 }
 
-func (c *loadFind) search() (o search.Options, err error) {
-	if o.Base, err = c.options(); err != nil {
+func (c *loadFind) search(k *kong.Context) (o search.Options, err error) {
+	if o.Base, err = c.options(k); err != nil {
 		return o, err
 	}
 	if c.SLO != "" {
@@ -85,7 +85,7 @@ type loadSearchCmd struct {
 
 // Run implements kong's command. It fails when no rate held.
 func (c *loadSearchCmd) Run(ctx context.Context, k *kong.Context) error {
-	o, err := c.search()
+	o, err := c.search(k)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ type loadSweepCmd struct {
 
 // Run implements kong's command.
 func (c *loadSweepCmd) Run(ctx context.Context, k *kong.Context) error {
-	o, err := c.search()
+	o, err := c.search(k)
 	if err != nil {
 		return err
 	}

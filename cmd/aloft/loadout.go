@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -32,7 +35,7 @@ type loadRunCmd struct {
 // Run implements kong's command. It fails when the run does not count, when
 // not all is as demanded, and when no request was answered.
 func (c *loadRunCmd) Run(ctx context.Context, k *kong.Context) (err error) {
-	opt, err := c.options()
+	opt, err := c.options(k)
 	if err != nil {
 		return err
 	}
@@ -95,15 +98,36 @@ func (c *loadOutputs) write(stdout io.Writer, r *loadgen.Report) error {
 	return nil
 }
 
-// answered is an error when every request failed: a wrong address or model, most
-// likely.
+// answered is an error when every request failed, which says why and what to
+// look at: a wrong address, key or model, most likely.
 func answered(r *loadgen.Report) error {
 	offered, failed := 0, 0
+	most, problem := 0, ""
 	for _, x := range r.Results {
 		offered, failed = offered+x.Offered, failed+x.Tally.Failed
+		for _, outcome := range slices.Sorted(maps.Keys(x.FailedBy)) {
+			if n := x.FailedBy[outcome]; n > most && x.Problems[outcome] != "" {
+				most, problem = n, x.Problems[outcome]
+			}
+		}
 	}
-	if offered > 0 && failed == offered {
-		return fmt.Errorf("all %d requests failed", offered)
+	if offered == 0 || failed < offered {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("all %d requests failed, such as with: %s%s", offered, problem, advice(problem))
+}
+
+// advice is what helps against a failure that a wrong flag causes.
+func advice(problem string) string {
+	for _, a := range []struct{ sign, text string }{
+		{"no answer: ", "is the server up, and is its address right (--url, or url in the profile)?"},
+		{"HTTP 401", "the server wants a key: --key or ALOFT_API_KEY"},
+		{"HTTP 403", "the server does not take the key (--key or ALOFT_API_KEY) for this"},
+		{"HTTP 404", "the server's /v1/models lists what --model, or model in the profile, may be; url has no route"},
+	} {
+		if strings.HasPrefix(problem, a.sign) {
+			return "\n  " + a.text
+		}
+	}
+	return ""
 }

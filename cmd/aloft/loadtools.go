@@ -102,7 +102,7 @@ type loadPlanCmd struct {
 
 // Run implements kong's command.
 func (c *loadPlanCmd) Run(k *kong.Context) error {
-	opt, err := c.options()
+	opt, err := c.options(k)
 	if err != nil {
 		return err
 	}

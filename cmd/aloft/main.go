@@ -79,6 +79,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	code := -1
 	k, err := kong.New(&c, kong.Name("aloft"), kong.Writers(stdout, stderr), kong.Exit(func(n int) { code = n }),
 		kong.Description("Aloft keeps GPUs in the air: it serves models from warm replicas and lends what they leave to jobs."),
+		kong.ExplicitGroups([]kong.Group{{Key: "simple", Title: "Without a profile:"}}),
 		kong.UsageOnError(), kong.Vars{"version": version()}, kong.BindTo(ctx, (*context.Context)(nil)))
 	if err != nil {
 		return err

@@ -36,7 +36,7 @@ func (o Options) fits() error {
 		streams = streams || w.Stream
 		switch {
 		case len(w.Phases) != 1:
-			return fmt.Errorf("search: workload %q has %d phases: a search needs one, whose time it sets itself", w.Name, len(w.Phases))
+			return fmt.Errorf("search: workload %q has %d phases: a search needs one, whose time it sets itself (for a warm-up there is warm_up)", w.Name, len(w.Phases))
 		case w.Clients > 0:
 			return fmt.Errorf("search: workload %q is a closed loop: it has no rate to scale", w.Name)
 		}
