@@ -108,9 +108,9 @@ func (u unit) parse(text string) (float64, error) {
 func (u unit) show(v float64) string {
 	switch u {
 	case asTime:
-		return cell(v, true) + " ms"
+		return Cell(v, true) + " ms"
 	case perSecond:
-		return cell(v, true) + "/s"
+		return Cell(v, true) + "/s"
 	}
 	return fmt.Sprintf("%.2f %%", 100*v)
 }

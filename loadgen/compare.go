@@ -223,18 +223,18 @@ func flatten(path string, v any, into map[string]string) {
 // the runs, and of the figures those with a verdict and the headline ones.
 func (c *Comparison) WriteTable(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "A: %s\nB: %s\n", oneLine(c.A), oneLine(c.B))
+	fmt.Fprintf(&b, "A: %s\nB: %s\n", OneLine(c.A), OneLine(c.B))
 	for _, ch := range c.Changes {
-		fmt.Fprintf(&b, "  %s: %s -> %s\n", oneLine(ch.Key), orNone(ch.A), orNone(ch.B))
+		fmt.Fprintf(&b, "  %s: %s -> %s\n", OneLine(ch.Key), orNone(ch.A), orNone(ch.B))
 	}
 	for _, d := range c.Doubts {
-		fmt.Fprintf(&b, "NO VERDICT: %s\n", oneLine(d))
+		fmt.Fprintf(&b, "NO VERDICT: %s\n", OneLine(d))
 	}
 	for _, o := range c.OnlyA {
-		fmt.Fprintf(&b, "only in A: %s\n", oneLine(o))
+		fmt.Fprintf(&b, "only in A: %s\n", OneLine(o))
 	}
 	for _, o := range c.OnlyB {
-		fmt.Fprintf(&b, "only in B: %s\n", oneLine(o))
+		fmt.Fprintf(&b, "only in B: %s\n", OneLine(o))
 	}
 	at := ""
 	for _, f := range c.Figures {
@@ -243,7 +243,7 @@ func (c *Comparison) WriteTable(w io.Writer) error {
 		}
 		if here := f.Workload + ", phase " + f.Phase; here != at {
 			at = here
-			fmt.Fprintf(&b, "\n%s\n  %-15s %26s %26s %s\n", oneLine(at), "figure", "A", "B", "B is")
+			fmt.Fprintf(&b, "\n%s\n  %-15s %26s %26s %s\n", OneLine(at), "figure", "A", "B", "B is")
 		}
 		fmt.Fprintf(&b, "  %-15s %26s %26s %s\n", f.Figure, f.side(f.A, f.IntervalA), f.side(f.B, f.IntervalB), f.Verdict)
 	}
@@ -262,16 +262,16 @@ func (f *FigureChange) side(v float64, in Interval) string {
 	if f.Unit == string(asShare) {
 		by = 100
 	}
-	end := cell(by*in.Hi, true)
+	end := Cell(by*in.Hi, true)
 	if in.Open {
 		end = "+"
 	}
-	return fmt.Sprintf("%s [%s %s]", cell(by*v, true), cell(by*in.Lo, true), end)
+	return fmt.Sprintf("%s [%s %s]", Cell(by*v, true), Cell(by*in.Lo, true), end)
 }
 
 func orNone(s string) string {
 	if s == "" {
 		return "(none)"
 	}
-	return oneLine(s)
+	return OneLine(s)
 }

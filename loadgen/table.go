@@ -29,8 +29,8 @@ func (r *Report) writeOutcomes(b *strings.Builder) {
 	fmt.Fprintf(b, "%-*s %-10s %8s %7s %6s %6s %6s %7s %6s\n", nameWidth, "workload", "phase", "offered", "ok", "late", "shed", "failed", "good %", "good/s")
 	for i := range r.Results {
 		x := &r.Results[i]
-		fmt.Fprintf(b, "%-*s %-10s %8d %7d %6d %6d %6d %7.2f %6s\n", nameWidth, short(x.Name, nameWidth), short(x.Phase, 10),
-			x.Offered, x.OK, x.Late, x.Shed, x.Failed, 100*x.Attainment, cell(x.Good, x.Offered > 0))
+		fmt.Fprintf(b, "%-*s %-10s %8d %7d %6d %6d %6d %7.2f %6s\n", nameWidth, Short(x.Name, nameWidth), Short(x.Phase, 10),
+			x.Offered, x.OK, x.Late, x.Shed, x.Failed, 100*x.Attainment, Cell(x.Good, x.Offered > 0))
 	}
 	b.WriteString(`
   offered  requests that the plan had, counted by their intended start
@@ -51,7 +51,7 @@ func (r *Report) writeTimes(b *strings.Builder) {
 	used := map[metric]bool{}
 	for i := range r.Results {
 		x := &r.Results[i]
-		fmt.Fprintf(b, "%s, %s: planned %.2f/s, sent %.2f/s", short(x.Name, nameWidth), short(x.Phase, nameWidth), x.Planned, x.Achieved)
+		fmt.Fprintf(b, "%s, %s: planned %.2f/s, sent %.2f/s", Short(x.Name, nameWidth), Short(x.Phase, nameWidth), x.Planned, x.Achieved)
 		if x.Extra > 0 {
 			fmt.Fprintf(b, ", retries %.2f/s", x.Extra)
 		}
@@ -66,7 +66,7 @@ func (r *Report) writeTimes(b *strings.Builder) {
 			}
 			used[m] = true
 			fmt.Fprintf(b, "  %-12s %8s %8s %8s %8s %8s %8d %8d\n", metricNames[m].name,
-				cell(q.Mean, true), cell(q.P50, true), cell(q.P95, true), cell(q.P99, true), cell(q.Max, true), q.N, q.LeftOut)
+				Cell(q.Mean, true), Cell(q.P50, true), Cell(q.P95, true), Cell(q.P99, true), Cell(q.Max, true), q.N, q.LeftOut)
 		}
 	}
 	b.WriteByte('\n')
@@ -86,10 +86,10 @@ func (r *Report) writeCuts(b *strings.Builder) {
 	for _, c := range r.Cuts {
 		first := "-"
 		if c.TTFT != nil {
-			first = cell(c.TTFT.P99, c.TTFT.N > 0)
+			first = Cell(c.TTFT.P99, c.TTFT.N > 0)
 		}
-		fmt.Fprintf(b, "%-*s %-12s %-15s %8d %7.2f %8s %8s\n", nameWidth, short(c.Workload, nameWidth), c.By, short(c.Name, 15),
-			c.Offered, 100*c.Attainment, cell(c.E2E.P99, c.E2E.N > 0), first)
+		fmt.Fprintf(b, "%-*s %-12s %-15s %8d %7.2f %8s %8s\n", nameWidth, Short(c.Workload, nameWidth), c.By, Short(c.Name, 15),
+			c.Offered, 100*c.Attainment, Cell(c.E2E.P99, c.E2E.N > 0), first)
 	}
 }
 
@@ -97,7 +97,7 @@ func (r *Report) writeNotes(b *strings.Builder) {
 	b.WriteByte('\n')
 	for i := range r.Results {
 		x := &r.Results[i]
-		who := fmt.Sprintf("%s, phase %s: ", oneLine(x.Name), oneLine(x.Phase))
+		who := fmt.Sprintf("%s, phase %s: ", OneLine(x.Name), OneLine(x.Phase))
 		if x.Shed > 0 {
 			fmt.Fprintf(b, "%s%d shed, %d of them with Retry-After\n", who, x.Shed, x.RetryAfter)
 		}
@@ -105,7 +105,7 @@ func (r *Report) writeNotes(b *strings.Builder) {
 			fmt.Fprintf(b, "%s%d %s\n", who, x.FailedBy[kind], kind)
 		}
 		for _, kind := range slices.Sorted(maps.Keys(x.Problems)) {
-			fmt.Fprintf(b, "%sthe first %s: %s\n", who, kind, oneLine(x.Problems[kind]))
+			fmt.Fprintf(b, "%sthe first %s: %s\n", who, kind, OneLine(x.Problems[kind]))
 		}
 		if x.AtLeast > 0 {
 			fmt.Fprintf(b, "%s%d requests of e2e were given up and count with their age: they took LONGER\n", who, x.AtLeast)
@@ -124,18 +124,18 @@ func (r *Report) writeNotes(b *strings.Builder) {
 		fmt.Fprintf(b, "the generator used %.0f %% of its %d CPUs\n", 100*r.Host.CPUShare, r.Host.Procs)
 	}
 	for _, warning := range r.Warnings {
-		fmt.Fprintf(b, "WARNING: %s\n", oneLine(warning))
+		fmt.Fprintf(b, "WARNING: %s\n", OneLine(warning))
 	}
 	if r.Interrupted {
 		b.WriteString("INTERRUPTED: these are the results so far\n")
 	}
 	for _, reason := range r.Failed {
-		fmt.Fprintf(b, "THE RUN DOES NOT COUNT: %s\n", oneLine(reason))
+		fmt.Fprintf(b, "THE RUN DOES NOT COUNT: %s\n", OneLine(reason))
 	}
 }
 
-// cell is a figure in at most nine characters, or a dash where there is none.
-func cell(v float64, is bool) string {
+// Cell is a figure in at most nine characters, or a dash where there is none.
+func Cell(v float64, is bool) string {
 	switch {
 	case !is:
 		return "-"
@@ -145,17 +145,17 @@ func cell(v float64, is bool) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-// short is a name in so many columns.
-func short(s string, width int) string {
-	s = oneLine(s)
+// Short is a name in so many columns, on one line; ~ stands for what was cut off.
+func Short(s string, width int) string {
+	s = OneLine(s)
 	if utf8.RuneCountInString(s) <= width {
 		return s
 	}
-	return string([]rune(s)[:width-1]) + "~"
+	return string([]rune(s)[:max(width-1, 0)]) + "~"[:min(max(width, 0), 1)]
 }
 
-// oneLine keeps a server's message from moving the terminal's cursor.
-func oneLine(s string) string {
+// OneLine keeps a server's message, or a name, from moving the terminal's cursor.
+func OneLine(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c >= 0x7f && c < 0xa0 {
 			return ' '

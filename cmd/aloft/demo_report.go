@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -276,7 +277,7 @@ func (d *demo) finish() error {
 	if r.Problems == nil {
 		r.Problems = []string{}
 	}
-	if err := writeJSON(d.JSON, r); err != nil {
+	if err := into(d.JSON, os.Stdout, indented(r)); err != nil {
 		return err
 	}
 	if len(r.Problems) > 0 {

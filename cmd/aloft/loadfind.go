@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -18,23 +17,26 @@ import (
 // loadFind are the flags that a search and a sweep share.
 type loadFind struct {
 	loadProfile
-	SLO     string        `name:"slo" help:"What is promised, such as ttft_p99<800ms,tpot_p99<50ms; without it the profile's own targets." placeholder:"SLO"`
-	Attain  float64       `help:"Share of offered requests that must be good." default:"0.99"`
-	From    float64       `help:"Lowest rate, arrivals a second over all workloads." placeholder:"RATE"`
-	To      float64       `help:"Highest rate." placeholder:"RATE"`
-	Window  time.Duration `help:"How long a rate is measured." default:"30s"`
-	WarmUp  time.Duration `help:"Load before each window." placeholder:"TIME"`
-	Limit   time.Duration `help:"Most time for it all." default:"30m"`
-	Repeats int           `help:"Whole windows at the ends of the answer, or of each point of a sweep." placeholder:"N"`
-	JSON    string        `help:"Write the result here; - is standard output." placeholder:"FILE"`
-	CSV     string        `name:"csv" help:"Write the curve here." placeholder:"FILE"`
-	HTML    string        `name:"html" help:"Write a page to look at and to print here, which needs no other file." placeholder:"FILE"`
+	loadWatch
+	SLO        string        `name:"slo" help:"What is promised, such as ttft_p99<800ms,tpot_p99<50ms; without it the profile's own targets." placeholder:"SLO"`
+	Attain     float64       `help:"Share of offered requests that must be good." default:"0.99"`
+	From       float64       `help:"Lowest rate, arrivals a second over all workloads." placeholder:"RATE"`
+	To         float64       `help:"Highest rate." placeholder:"RATE"`
+	Window     time.Duration `help:"How long a rate is measured." default:"30s"`
+	WarmUp     time.Duration `help:"Load before each window; without it the profile's, or a sixth of the window." placeholder:"TIME"`
+	Limit      time.Duration `help:"Most time for it all." default:"30m"`
+	Most       time.Duration `name:"max-window" help:"Longest that a window may become for its requests, or for what the queue remembers; without it 10 windows." placeholder:"TIME"`
+	Requests   int           `help:"A window lasts until so many are offered; without it as many as have 20 bad ones at --attain." placeholder:"N"`
+	Confidence float64       `help:"What the interval of each rate, and of the answer, promises." default:"0.95"`
+	Repeats    int           `help:"Whole windows at the ends of the answer, or of each point of a sweep." placeholder:"N"`
+	JSON       string        `help:"Write the result here; - is standard output." placeholder:"FILE"`
+	CSV        string        `name:"csv" help:"Write the curve here." placeholder:"FILE"`
+	HTML       string        `name:"html" help:"Write a page to look at and to print here, which needs no other file." placeholder:"FILE"`
 }
 
 // found is what a search or a sweep came to.
 type found interface {
 	WriteTable(w io.Writer) error
-	WriteJSON(w io.Writer) error
 	WriteCSV(w io.Writer) error
 }
 
@@ -48,10 +50,28 @@ func (c *loadFind) search(k *kong.Context) (o search.Options, err error) {
 		}
 	}
 	o.Attain, o.Min, o.Max, o.Window, o.WarmUp, o.Limit, o.Repeats = c.Attain, c.From, c.To, c.Window, c.WarmUp, c.Limit, c.Repeats
-	o.OnTry = func(t search.Try) {
-		fmt.Fprintf(os.Stderr, "%.4g/s: %s %s, %s\n", t.Rate, t.Verdict, t.Reason, t.Evidence)
+	o.MaxWindow, o.Requests, o.Confidence = c.Most, c.Requests, c.Confidence
+	return o, nil
+}
+
+// watched has the runs of a search looked at.
+func (c *loadFind) watched(ctx context.Context, o *search.Options) (watching, error) {
+	if err := o.Validate(); err != nil {
+		return watching{}, err
 	}
-	return o, o.Validate()
+	w, err := c.start(ctx)
+	o.Base.OnSample = w.show
+	o.OnBegin = func(t search.Try) {
+		w.begin(fmt.Sprintf("run %d, %.4g/s for %.4g s", t.Run, t.Rate, t.Window))
+	}
+	o.OnTry = func(t search.Try) {
+		text := fmt.Sprintf("run %d, %.4g/s: %s %s, %s", t.Run, t.Rate, t.Verdict, t.Reason, t.Evidence)
+		if t.Discarded != "" {
+			text += "; does not count: " + t.Discarded
+		}
+		w.say(text)
+	}
+	return w, err
 }
 
 func (c *loadFind) write(stdout io.Writer, f found, html func(io.Writer) error) error {
@@ -60,27 +80,13 @@ func (c *loadFind) write(stdout io.Writer, f found, html func(io.Writer) error) 
 			return err
 		}
 	}
-	return errors.Join(into(c.JSON, stdout, f.WriteJSON), into(c.CSV, stdout, f.WriteCSV), into(c.HTML, stdout, html))
-}
-
-// into writes to a file, to standard output ("-"), or nowhere ("").
-func into(path string, stdout io.Writer, write func(io.Writer) error) error {
-	switch path {
-	case "":
-		return nil
-	case "-":
-		return write(stdout)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
+	return errors.Join(into(c.JSON, stdout, indented(f)), into(c.CSV, stdout, f.WriteCSV), into(c.HTML, stdout, html))
 }
 
 type loadSearchCmd struct {
 	loadFind
-	Start float64 `help:"First rate that is tried; without it the profile's own." placeholder:"RATE"`
+	Start      float64 `help:"First rate that is tried; without it the profile's own." placeholder:"RATE"`
+	Resolution float64 `help:"How far, as a share, the ends of the answer may be apart." default:"0.05"`
 }
 
 // Run implements kong's command. It fails when no rate held.
@@ -89,8 +95,13 @@ func (c *loadSearchCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	o.Start = c.Start
+	o.Start, o.Resolution = c.Start, c.Resolution
+	watch, err := c.watched(ctx, &o)
+	if err != nil {
+		return err
+	}
 	a, err := search.Find(ctx, o)
+	watch.close()
 	if len(a.Points) > 0 { // what was found before an error is of use
 		err = errors.Join(err, c.write(k.Stdout, &a, func(w io.Writer) error { return page.Answer(w, &a) }))
 	}
@@ -115,7 +126,12 @@ func (c *loadSweepCmd) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	o.Points = c.Points
+	watch, err := c.watched(ctx, &o)
+	if err != nil {
+		return err
+	}
 	curve, err := search.Sweep(ctx, o)
+	watch.close()
 	if len(curve.Points) > 0 {
 		err = errors.Join(err, c.write(k.Stdout, &curve, func(w io.Writer) error { return page.Sweep(w, &curve) }))
 	}
@@ -136,7 +152,7 @@ func (c *loadSelfTestCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := writeJSON(c.JSON, &r); err != nil {
+	if err := into(c.JSON, k.Stdout, indented(&r)); err != nil {
 		return err
 	}
 	if !r.OK() {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -20,23 +19,31 @@ type loadWatch struct {
 	Metrics string `help:"Serve the figures to Prometheus here while it runs, at /metrics; without a host on 127.0.0.1." placeholder:"ADDRESS"`
 }
 
-// run is loadgen.Run with them looking on.
-func (c *loadWatch) run(ctx context.Context, opt loadgen.Options) (report *loadgen.Report, err error) {
+// watching is them, looking on.
+type watching struct {
+	*live
+	metrics *loadMetrics
+}
+
+func (c *loadWatch) start(ctx context.Context) (watching, error) {
 	metrics, err := serveLoadMetrics(ctx, c.Metrics)
 	if err != nil {
-		return nil, err
+		return watching{}, err
 	}
-	view := newLive(c.Live, os.Stderr, os.Getenv)
-	opt.OnSample = func(s loadgen.Snapshot) {
-		view.show(s)
-		metrics.show(s)
+	return watching{newLive(c.Live, os.Stderr, os.Getenv), metrics}, nil
+}
+
+// show is for loadgen.Options.OnSample.
+func (w watching) show(s loadgen.Snapshot) {
+	w.live.show(s)
+	w.metrics.show(s)
+}
+
+func (w watching) close() {
+	w.live.close()
+	if err := w.metrics.close(); err != nil { // what was measured stands nevertheless
+		fmt.Fprintln(os.Stderr, err)
 	}
-	report, err = loadgen.Run(ctx, opt)
-	view.close()
-	if closing := metrics.close(); closing != nil { // the run stands nevertheless
-		fmt.Fprintln(os.Stderr, closing)
-	}
-	return report, err
 }
 
 // How a run is shown while it goes on.
@@ -52,8 +59,16 @@ const plainEvery = 5 * time.Second
 // live shows a run on a terminal or in a log. A goroutine of its own writes: one
 // who has stopped the terminal must not stop the run.
 type live struct {
-	in   chan loadgen.Snapshot // the latest that was not shown yet
+	in   chan news // what was not shown yet
 	done chan struct{}
+	run  string // that goes on; it belongs to whoever calls show
+}
+
+// news is what a view has not drawn yet.
+type news struct {
+	said  []string          // lines that stay
+	run   string            // of several, one after the other: which one; "" = there is but one
+	shown *loadgen.Snapshot // the latest of it
 }
 
 // newLive starts the view; auto redraws a terminal that can and writes plain
@@ -72,38 +87,58 @@ func newLive(mode string, f *os.File, getenv func(string) string) *live {
 	}})
 }
 
-// view draws snapshots, the last of a run last. close leaves the terminal as it
-// was.
+// view draws the news, the last of a run last. close leaves the terminal as it
+// was, but for what was said.
 type view interface {
-	draw(loadgen.Snapshot)
+	draw(news)
 	close()
 }
 
 func startLive(v view) *live {
-	l := &live{in: make(chan loadgen.Snapshot, 1), done: make(chan struct{})}
+	l := &live{in: make(chan news, 1), done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
 		defer v.close()
-		for s := range l.in {
-			v.draw(s)
+		for n := range l.in {
+			v.draw(n)
 		}
 	}()
 	return l
 }
 
-// show hands over the figures so far, in place of those that are not drawn yet.
-func (l *live) show(s loadgen.Snapshot) {
-	if l == nil {
-		return
+// begin names the run whose figures come from now on.
+func (l *live) begin(run string) {
+	if l != nil {
+		l.run = loadgen.OneLine(run)
 	}
-	select {
-	case <-l.in:
-	default:
-	}
-	l.in <- s // one goroutine sends: there is room
 }
 
-// close ends the view; show must not be called any more.
+// show hands over the figures so far, in place of those that are not drawn yet.
+func (l *live) show(s loadgen.Snapshot) {
+	if l != nil {
+		l.put(news{run: l.run, shown: &s})
+	}
+}
+
+// say hands over a line that stays; it ends the run's figures.
+func (l *live) say(text string) {
+	if l != nil {
+		l.put(news{said: []string{loadgen.OneLine(text)}})
+	}
+}
+
+// put adds to what is not drawn yet: what was said stays in it, so that it grows
+// with the number of runs at most.
+func (l *live) put(n news) {
+	select {
+	case old := <-l.in:
+		n.said = append(old.said, n.said...)
+	default:
+	}
+	l.in <- n // one goroutine at a time sends: there is room
+}
+
+// close ends the view; nothing must be handed over any more.
 func (l *live) close() {
 	if l == nil {
 		return
@@ -180,26 +215,39 @@ func clock(d time.Duration) string {
 // plainView writes a line for each workload now and then.
 type plainView struct {
 	out  io.Writer
+	run  string
 	last sums
 	next time.Duration
 }
 
-func (v *plainView) draw(s loadgen.Snapshot) {
-	if s.Elapsed < max(v.next, plainEvery) {
-		return
+func (v *plainView) draw(n news) {
+	var b strings.Builder
+	for _, text := range n.said {
+		b.WriteString(text + "\n")
 	}
+	if n.run != v.run {
+		v.run, v.last, v.next = n.run, sums{}, 0
+	}
+	if n.shown != nil && n.shown.Elapsed >= max(v.next, plainEvery) {
+		v.write(&b, *n.shown)
+	}
+	_, _ = io.WriteString(v.out, b.String()) // a view that cannot be written must not end the run
+}
+
+func (v *plainView) write(b *strings.Builder, s loadgen.Snapshot) {
 	m := look(s, v.last)
 	v.last, v.next = m.sums, s.Elapsed-s.Elapsed%plainEvery+plainEvery
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s of %s, %s: %.1f/s ended, %.1f/s good, %d in flight, %s %% good, %d late, %d shed, %d failed so far\n",
+	if v.run != "" {
+		b.WriteString(v.run + ": ")
+	}
+	fmt.Fprintf(b, "%s of %s, %s: %.1f/s ended, %.1f/s good, %d in flight, %s %% good, %d late, %d shed, %d failed so far\n",
 		clock(m.Elapsed), clock(m.End), m.left(), m.sent, m.good, m.InFlight, goodShare(m.ok, m.offered), m.late, m.shed, m.failed)
 	for _, i := range m.now {
 		r := &m.Results[i]
 		more, _ := note(r)
-		fmt.Fprintf(&b, "  %s, %s: %s %% good, p50 %s ms, p99 %s ms, lag p99 %s ms%s\n", oneLine(r.Name), oneLine(r.Phase),
+		fmt.Fprintf(b, "  %s, %s: %s %% good, p50 %s ms, p99 %s ms, lag p99 %s ms%s\n", loadgen.OneLine(r.Name), loadgen.OneLine(r.Phase),
 			goodShare(r.OK, r.Offered), millis(r.Quantiles), millis99(r.Quantiles), millis99(r.SendLag), more)
 	}
-	_, _ = io.WriteString(v.out, b.String()) // a view that cannot be written must not end the run
 }
 
 func (v *plainView) close() {}
@@ -211,20 +259,24 @@ type screenView struct {
 	out    io.Writer
 	colour bool
 	size   func() (columns, lines int)
+	run    string
 	last   sums
 	lines  int // of the block that is drawn
 }
 
-func (v *screenView) draw(s loadgen.Snapshot) {
-	m := look(s, v.last)
-	v.last = m.sums
-	width, height := v.size()
-	if width < 1 || height < 1 { // not known: so say serial lines, and terminals that nobody looks at
-		width, height = 80, 24
-	}
-	lines := frame(&m, min(width, 80)-1, max(height-1, 1)) // a full last column would wrap
+func (v *screenView) draw(n news) {
 	var b strings.Builder
 	b.WriteString(v.back())
+	for _, text := range n.said { // as long as it is: it may wrap, since it is not drawn again
+		b.WriteString(text + "\n")
+	}
+	if n.run != v.run {
+		v.run, v.last = n.run, sums{}
+	}
+	var lines []line
+	if n.shown != nil {
+		lines = v.block(*n.shown)
+	}
 	for _, l := range lines {
 		if v.colour && l.alarm {
 			l.text = "\x1b[31m" + l.text + "\x1b[0m"
@@ -233,6 +285,20 @@ func (v *screenView) draw(s loadgen.Snapshot) {
 	}
 	v.lines = len(lines)
 	_, _ = io.WriteString(v.out, b.String())
+}
+
+func (v *screenView) block(s loadgen.Snapshot) []line {
+	m := look(s, v.last)
+	v.last = m.sums
+	width, height := v.size()
+	if width < 1 || height < 1 { // not known: so say serial lines, and terminals that nobody looks at
+		width, height = 80, 24
+	}
+	width, height = min(width, 80)-1, max(height-1, 1) // a full last column would wrap
+	if v.run == "" || height == 1 {
+		return frame(&m, width, height)
+	}
+	return append([]line{{loadgen.Short(v.run, width), false}}, frame(&m, width, height-1)...)
 }
 
 // back moves to the block's first line and clears all from there.
@@ -268,12 +334,12 @@ func frame(m *moment, width, height int) []line {
 			out = append(out, line{fmt.Sprintf("and %d more workloads", len(m.now)-n), false})
 			break
 		}
-		out = append(out, line{fmt.Sprintf("%-20s %9d %8s %10s %10s %9s%s", cut(r.Name+", "+r.Phase, 20), r.Offered, goodShare(r.OK, r.Offered),
+		out = append(out, line{fmt.Sprintf("%-20s %9d %8s %10s %10s %9s%s", loadgen.Short(r.Name+", "+r.Phase, 20), r.Offered, goodShare(r.OK, r.Offered),
 			millis(r.Quantiles), millis99(r.Quantiles), millis99(r.SendLag), more), late})
 	}
 	out = out[:min(len(out), height)]
 	for i := range out {
-		out[i].text = cut(out[i].text, width)
+		out[i].text = loadgen.Short(out[i].text, width)
 	}
 	return out
 }
@@ -291,33 +357,5 @@ func note(r *loadgen.Result) (text string, alarm bool) {
 	return "", false
 }
 
-func millis(q loadgen.Quantiles) string   { return figure(q.P50, q.N) }
-func millis99(q loadgen.Quantiles) string { return figure(q.P99, q.N) }
-
-func figure(v float64, n int64) string {
-	switch {
-	case n == 0:
-		return "-"
-	case v < 100:
-		return fmt.Sprintf("%.2f", v)
-	}
-	return fmt.Sprintf("%.0f", v)
-}
-
-// cut is a text in so many columns, without what would move the cursor.
-func cut(s string, width int) string {
-	s = oneLine(s)
-	if utf8.RuneCountInString(s) <= width {
-		return s
-	}
-	return string([]rune(s)[:max(width, 0)])
-}
-
-func oneLine(s string) string {
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c >= 0x7f && c < 0xa0 {
-			return ' '
-		}
-		return c
-	}, s)
-}
+func millis(q loadgen.Quantiles) string   { return loadgen.Cell(q.P50, q.N > 0) }
+func millis99(q loadgen.Quantiles) string { return loadgen.Cell(q.P99, q.N > 0) }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,17 +31,19 @@ func snapshotAt(elapsed time.Duration, n int) loadgen.Snapshot {
 	}}
 }
 
+func fresh(s loadgen.Snapshot) news { return news{shown: &s} }
+
 func TestScreenView(t *testing.T) {
 	var out strings.Builder
 	v := &screenView{out: &out, size: func() (int, int) { return 80, 24 }}
-	v.draw(snapshotAt(10*time.Second, 50))
+	v.draw(fresh(snapshotAt(10*time.Second, 50)))
 	first := out.String()
 	want := "" +
 		"\r0:10 of 1:00  [######..............................]  0:50 left\n" +
 		"16.0/s ended  15.4/s good  7 in flight  0 late  3 shed  3 failed\n" +
 		"                         ended   good %     p50 ms     p99 ms   lag p99\n" +
 		"embed, high                 50    96.00      12.30        457      0.21\n" +
-		"a very long name [2J        10    80.00      12.30        457      0.21\n"
+		"a very long name [2~        10    80.00      12.30        457      0.21\n"
 	if first != want {
 		t.Errorf("drawn:\n%q\nwant:\n%q", first, want)
 	}
@@ -48,7 +53,7 @@ func TestScreenView(t *testing.T) {
 		}
 	}
 	out.Reset()
-	v.draw(snapshotAt(11*time.Second, 80))
+	v.draw(fresh(snapshotAt(11*time.Second, 80)))
 	if second := out.String(); !strings.HasPrefix(second, "\r\x1b[5A\x1b[J0:11 of") || !strings.Contains(second, "\n30.0/s ended  30.0/s good") {
 		t.Errorf("drawn again: %q", second)
 	}
@@ -65,7 +70,7 @@ func TestScreenViewOfLag(t *testing.T) {
 	s := snapshotAt(10*time.Second, 50)
 	s.Results[1].SendLag.P99 = 12345
 	v := &screenView{out: &out, size: func() (int, int) { return 80, 24 }}
-	v.draw(s)
+	v.draw(fresh(s))
 	if !strings.Contains(out.String(), " 12345 BEHIND\n") {
 		t.Errorf("drawn:\n%s", out.String())
 	}
@@ -76,7 +81,7 @@ func TestScreenViewOfNoSize(t *testing.T) {
 	var known, unknown strings.Builder
 	for out, size := range map[*strings.Builder]int{&known: 1, &unknown: 0} {
 		v := &screenView{out: out, size: func() (int, int) { return 80 * size, 24 * size }}
-		v.draw(snapshotAt(10*time.Second, 50))
+		v.draw(fresh(snapshotAt(10*time.Second, 50)))
 	}
 	if unknown.String() != known.String() {
 		t.Errorf("drawn without a size: %q", unknown.String())
@@ -87,12 +92,12 @@ func TestScreenViewOfNoSize(t *testing.T) {
 func TestScreenViewFits(t *testing.T) {
 	var out strings.Builder
 	v := &screenView{out: &out, colour: true, size: func() (int, int) { return 20, 5 }}
-	v.draw(snapshotAt(10*time.Second, 50))
+	v.draw(fresh(snapshotAt(10*time.Second, 50)))
 	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	if len(lines) != 4 || !strings.HasPrefix(lines[3], "and 2 more") {
 		t.Errorf("drawn in 20 x 5: %q", lines)
 	}
-	if lines[1] != "\x1b[31m16.0/s ended  15.4/\x1b[0m" {
+	if lines[1] != "\x1b[31m16.0/s ended  15.4~\x1b[0m" {
 		t.Errorf("failures are not in red, or not in 19 columns: %q", lines[1])
 	}
 }
@@ -101,7 +106,7 @@ func TestPlainView(t *testing.T) {
 	var out strings.Builder
 	v := &plainView{out: &out}
 	for s := range 13 {
-		v.draw(snapshotAt(time.Duration(s)*time.Second, 10+10*s))
+		v.draw(fresh(snapshotAt(time.Duration(s)*time.Second, 10+10*s)))
 	}
 	v.close()
 	want := `0:05 of 1:00, 0:55 left: 34.0/s ended, 32.8/s good, 7 in flight, 96.47 % good, 0 late, 3 shed, 3 failed so far
@@ -115,6 +120,59 @@ func TestPlainView(t *testing.T) {
 		t.Errorf("written:\n%s\nwant:\n%s", out.String(), want)
 	}
 }
+
+// Of a search each run is named and its rates begin anew; what was said stays, be
+// a terminal stopped or quick, and nothing of a block does.
+func TestViewsOfSeveralRuns(t *testing.T) {
+	for name, c := range map[string]struct {
+		view func(io.Writer) view
+		want string
+	}{
+		"screen": {func(w io.Writer) view { return &screenView{out: w, size: func() (int, int) { return 80, 24 }} },
+			"\rrun 1, 10/s\n0:10 of 1:00 .*\n16.0/s ended .*\n.*\n.*\n.*\n\r\x1b\\[6A\x1b\\[Jrun 1 holds\n" +
+				"\rrun 2, 20/s\n0:06 of 1:00 .*\n20.0/s ended .*\n.*\n.*\n.*\n\r\x1b\\[6A\x1b\\[J"},
+		"plain": {func(w io.Writer) view { return &plainView{out: w} },
+			"run 1, 10/s: 0:10 of .* 16.0/s ended.*\n.*\n.*\nrun 1 holds\nrun 2, 20/s: 0:06 of 1:00, 0:54 left: 20.0/s ended.*\n.*\n.*\n"},
+	} {
+		var out strings.Builder
+		v := c.view(&out)
+		s := snapshotAt(10*time.Second, 50)
+		v.draw(news{run: "run 1, 10/s", shown: &s})
+		v.draw(news{said: []string{"run 1 holds"}})
+		s = snapshotAt(6*time.Second, 10)
+		v.draw(news{run: "run 2, 20/s", shown: &s})
+		v.close()
+		if got := out.String(); !regexp.MustCompile("^" + c.want + "$").MatchString(got) {
+			t.Errorf("%s: drawn %q\nwant %q", name, got, c.want)
+		}
+	}
+	blocked := make(chan struct{})
+	v := &sayings{until: blocked}
+	l := startLive(v)
+	var want []string
+	for i := range 50 {
+		l.begin("another")
+		l.show(snapshotAt(time.Second, 10))
+		want = append(want, fmt.Sprint("line ", i))
+		l.say(want[i])
+	}
+	close(blocked)
+	l.close()
+	if !slices.Equal(v.said, want) {
+		t.Errorf("said %q, want %q", v.said, want)
+	}
+}
+
+type sayings struct {
+	until chan struct{}
+	said  []string
+}
+
+func (v *sayings) draw(n news) {
+	<-v.until
+	v.said = append(v.said, n.said...)
+}
+func (v *sayings) close() {}
 
 // What is no terminal gets plain lines and never an escape; none gets nothing.
 func TestLiveOnPipe(t *testing.T) {
@@ -150,8 +208,8 @@ func TestLiveNeverWaits(t *testing.T) {
 
 type blockedView struct{ until chan struct{} }
 
-func (v blockedView) draw(loadgen.Snapshot) { <-v.until }
-func (v blockedView) close()                {}
+func (v blockedView) draw(news) { <-v.until }
+func (v blockedView) close()    {}
 
 func TestLoadMetrics(t *testing.T) {
 	m, err := serveLoadMetrics(t.Context(), ":0")

@@ -51,7 +51,13 @@ func (c *loadRunCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 		defer func() { err = errors.Join(err, f.Close()) }()
 		opt.Lines = f
 	}
-	report, err := c.run(ctx, opt)
+	watch, err := c.start(ctx)
+	if err != nil {
+		return err
+	}
+	opt.OnSample = watch.show
+	report, err := loadgen.Run(ctx, opt)
+	watch.close()
 	if err != nil {
 		return err
 	}
@@ -78,7 +84,7 @@ func (c *loadOutputs) write(stdout io.Writer, r *loadgen.Report) error {
 			return err
 		}
 	}
-	if err := writeJSON(c.JSON, r); err != nil {
+	if err := into(c.JSON, stdout, indented(r)); err != nil {
 		return err
 	}
 	if err := into(c.HTML, stdout, func(w io.Writer) error { return page.Run(w, r) }); err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -40,7 +39,7 @@ func (c *loadCompareCmd) Run(k *kong.Context) error {
 	if err := into(c.HTML, k.Stdout, func(w io.Writer) error { return page.Compare(w, a, b) }); err != nil {
 		return err
 	}
-	return into(c.JSON, k.Stdout, func(w io.Writer) error { return json.NewEncoder(w).Encode(&found) })
+	return into(c.JSON, k.Stdout, indented(&found))
 }
 
 func readReport(path string) (*loadgen.Report, error) {
@@ -78,7 +77,7 @@ func (c *loadCalibrateCmd) Run(ctx context.Context, k *kong.Context) error {
 			return err
 		}
 	}
-	return into(c.JSON, k.Stdout, func(w io.Writer) error { return json.NewEncoder(w).Encode(found) })
+	return into(c.JSON, k.Stdout, indented(found))
 }
 
 type loadNullCmd struct {

@@ -54,21 +54,29 @@ func (j jobObject) String() string {
 	return s
 }
 
-// writeJSON writes v to a file, to standard output ("-"), or nowhere ("").
-func writeJSON(path string, v any) error {
-	if path == "" {
+// into writes to a file, to standard output ("-"), or nowhere ("").
+func into(path string, stdout io.Writer, write func(io.Writer) error) error {
+	switch path {
+	case "":
 		return nil
+	case "-":
+		return write(stdout)
 	}
-	b, err := json.MarshalIndent(v, "", "  ")
+	f, err := os.Create(path)
 	if err != nil {
 		return err
 	}
-	b = append(b, '\n')
-	if path == "-" {
-		_, err = os.Stdout.Write(b)
-		return err
+	return errors.Join(write(f), f.Close())
+}
+
+// indented writes v as JSON for into.
+func indented(v any) func(io.Writer) error {
+	return func(w io.Writer) error {
+		out := json.NewEncoder(w)
+		out.SetIndent("", "  ")
+		out.SetEscapeHTML(false) // an SLO is full of <
+		return out.Encode(v)
 	}
-	return os.WriteFile(path, b, 0o644)
 }
 
 type configCmd struct {

@@ -2,6 +2,7 @@ package search
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -276,7 +277,7 @@ func TestFindReplays(t *testing.T) {
 			t.Errorf("%d seeds in %d runs", len(seeds), runs)
 		}
 		var b strings.Builder
-		if err := a.WriteJSON(&b); err != nil {
+		if err := json.NewEncoder(&b).Encode(&a); err != nil {
 			t.Fatal(err)
 		}
 		return b.String()

@@ -89,8 +89,10 @@ type Options struct {
 	// Run does one run; nil means loadgen.Run. It must call OnSample as that does
 	// and end soon after its context does.
 	Run func(context.Context, loadgen.Options) (*loadgen.Report, error)
-	// OnTry is called after each run.
-	OnTry func(Try)
+	// OnBegin is called before each run with what is planned of it, and OnTry
+	// after it.
+	OnBegin func(Try)
+	OnTry   func(Try)
 }
 
 // maxTries bounds a search, whatever the resolution.

@@ -45,7 +45,7 @@ func TestSweep(t *testing.T) {
 	if err := c.WriteCSV(&sheet); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.WriteJSON(&text); err != nil {
+	if err := json.NewEncoder(&text).Encode(&c); err != nil {
 		t.Fatal(err)
 	}
 	narrow(t, table.String())

@@ -161,6 +161,9 @@ func (s *searcher) try(ctx context.Context, rate float64, early bool) (Try, erro
 	if err != nil {
 		return t, err
 	}
+	if s.OnBegin != nil {
+		s.OnBegin(t)
+	}
 	show := opt.OnSample
 	opt.OnSample = func(n loadgen.Snapshot) {
 		w.sample(n)

@@ -2,25 +2,13 @@ package search
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
+
+	"aloft/loadgen"
 )
-
-// WriteJSON writes the answer as it stands, indented.
-func (a *Answer) WriteJSON(w io.Writer) error { return writeJSON(w, a) }
-
-// WriteJSON writes the curve as it stands, indented.
-func (c *Curve) WriteJSON(w io.Writer) error { return writeJSON(w, c) }
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false) // an SLO is full of <
-	return enc.Encode(v)
-}
 
 // WriteTable writes the answer in 80 columns, without colours.
 func (a *Answer) WriteTable(w io.Writer) error {
@@ -68,7 +56,7 @@ func (h *Head) table(b *strings.Builder) {
 		p := &h.Points[i]
 		f := p.last().Figures
 		fmt.Fprintf(b, "%9.4g %4d %8d %7.2f  %6.2f-%6.2f %8s %8.4g  %s\n", p.Rate, len(p.Tries), p.Offered,
-			100*p.Attainment, 100*p.Low, 100*p.High, cell(f.E2E99), f.Good, p.word())
+			100*p.Attainment, 100*p.Low, 100*p.High, loadgen.Cell(f.E2E99, f.E2E99 > 0), f.Good, p.word())
 	}
 	fmt.Fprintf(b, "%s after %.0f s (limit %.0f s), seed %d; times from intended start\n", h.Stopped, h.Elapsed, h.Limit, h.Seed)
 	if h.Note != "" {
@@ -102,16 +90,6 @@ func (p *Point) word() string {
 		return "generator"
 	}
 	return string(p.Verdict)
-}
-
-func cell(ms float64) string {
-	switch {
-	case ms == 0:
-		return "-"
-	case ms < 100:
-		return strconv.FormatFloat(ms, 'f', 2, 64)
-	}
-	return strconv.FormatFloat(ms, 'f', 0, 64)
 }
 
 var columns = []string{
