@@ -20,7 +20,7 @@ func (l *line) read(head wire.Head, s *sample) (Outcome, error) {
 		return refusal(head.Status), fmt.Errorf("HTTP %d: %s", head.Status, bytes.TrimSpace(text))
 	}
 	if l.Stream {
-		if !bytes.HasPrefix(head.Type, eventStream) {
+		if !isEventStream(head.Type) {
 			return Protocol, fmt.Errorf("asked for a stream, got content type %q", head.Type)
 		}
 		return l.readStream(s)
@@ -43,6 +43,13 @@ func (k Kind) accepts(status int) bool {
 }
 
 var eventStream = []byte("text/event-stream")
+
+// isEventStream reports whether a content type is that of a stream, with
+// parameters or without.
+func isEventStream(contentType []byte) bool {
+	media, _, _ := bytes.Cut(contentType, []byte(";"))
+	return bytes.EqualFold(bytes.TrimSpace(media), eventStream)
+}
 
 // whole reads a plain body to its end, or the first limit bytes of it. What it
 // returns is valid until the next request of the line.
@@ -78,7 +85,7 @@ func (l *line) readStream(s *sample) (Outcome, error) {
 		}
 		s.mark(&before, st, at)
 		if st.done || err != nil {
-			if outcome, problem := st.complete(err); problem != nil {
+			if outcome, problem := st.complete(l.shot.want.count, err); problem != nil {
 				if err != nil && err != io.EOF {
 					outcome = lost(err)
 				}
@@ -88,7 +95,8 @@ func (l *line) readStream(s *sample) (Outcome, error) {
 		}
 	}
 	s.prompt, s.completion, s.chunks = st.prompt, st.completion, st.chunks
-	if s.estimated = !st.usage; s.estimated {
+	// A server that counts none where there are some does not count.
+	if s.estimated = !st.usage || st.completion == 0 && st.chunks > 0; s.estimated {
 		s.completion = st.chunks
 	}
 	return OK, nil

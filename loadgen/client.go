@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"aloft/loadgen/wire"
@@ -141,6 +142,17 @@ func lost(err error) Outcome {
 		return Timeout
 	}
 	return Protocol
+}
+
+// starved reports whether it was this machine that could not connect, and not the
+// server: it had no descriptor, port or memory left.
+func starved(err error) bool {
+	for _, lack := range []error{syscall.EMFILE, syscall.ENFILE, syscall.EADDRNOTAVAIL, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, lack) {
+			return true
+		}
+	}
+	return false
 }
 
 // settle says what became of a request that ended for a cause of the

@@ -33,6 +33,7 @@ type series struct {
 	line     timeline
 
 	sent, further int // further: of sent, turns that no plan has
+	starved       int // of sent: this machine could not connect
 	lastSent      time.Duration
 	tokens        Tokens
 }
@@ -166,6 +167,9 @@ func (r *series) add(s *sample) {
 			r.lastSent = max(r.lastSent, s.sent)
 		}
 		r.dist[sendLag].one(s.lag(), false)
+	}
+	if s.starved {
+		r.starved++
 	}
 	r.line.add(s)
 	if s.left() {

@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,6 +150,9 @@ func TestVerdict(t *testing.T) {
 	slow.Targets.TTFT = 500 // the first token's is the stricter
 	if got := slow.faults(false); len(got) != 1 {
 		t.Errorf("%q, want the lag", got)
+	}
+	if starving := (&Result{Closed: 8, Starved: 3}).faults(true); len(starving) != 1 || !strings.Contains(starving[0], "for 3 requests") {
+		t.Errorf("%q, want that the machine had nothing to connect with", starving)
 	}
 	slow.Achieved = 0
 	if slow.Closed = 8; len(slow.faults(false)) != 0 || len(slow.warnings()) != 2 {

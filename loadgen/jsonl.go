@@ -87,6 +87,7 @@ type lines struct {
 
 	mu      sync.Mutex // of what the goroutine found
 	written int64
+	failed  int64 // not written since the writer had failed
 	err     error
 }
 
@@ -101,21 +102,21 @@ func newLines(out io.Writer) *lines {
 	return l
 }
 
-// write takes blocks until there are no more. After an error it takes them still,
-// and counts none.
+// write takes blocks until there are no more, and after an error still.
 func (l *lines) write() {
 	defer close(l.done)
 	for b := range l.blocks {
 		l.mu.Lock()
-		broken := l.err != nil
+		err := l.err
 		l.mu.Unlock()
-		if broken {
-			continue
+		if err == nil {
+			_, err = l.out.Write(b.text)
 		}
-		_, err := l.out.Write(b.text)
 		l.mu.Lock()
 		if l.err = err; err == nil {
 			l.written += b.lines
+		} else {
+			l.failed += b.lines
 		}
 		l.mu.Unlock()
 	}
@@ -175,10 +176,10 @@ func (l *lines) close() {
 	}
 }
 
-// result is how many lines were written and how many were lost for want of
-// room, and why the others are missing, if any.
+// result is how many lines were written and how many were lost, for want of room
+// or since the writer failed, and how it did.
 func (l *lines) result() (written, lost int64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.written, l.lost, l.err
+	return l.written, l.lost + l.failed, l.err
 }

@@ -95,7 +95,7 @@ func (l *line) send(ctx context.Context) sample {
 		if why := whyGivenUp(ctx, err, cause); why != nil {
 			l.settle(&s, why)
 		} else {
-			s.problem = clip(err.Error())
+			s.problem, s.starved = clip(err.Error()), starved(err)
 		}
 		if outcome == Shed || outcome == HTTPError {
 			l.linger(l.start.Add(until))

@@ -45,6 +45,7 @@ type sample struct {
 	warm       bool          // of the warm-up
 	abandoned  bool          // its client left, as planned, before the answer was whole
 	further    bool          // a session's turn after the first: it is in no plan
+	starved    bool          // this machine had nothing left to connect with
 	problem    string
 
 	// gaps are the times between reads that brought content, with the tokens

@@ -234,7 +234,7 @@ func TestSlowLinesAreLost(t *testing.T) {
 	s := oneStream()
 	col.add(&s)
 	col.lines.close()
-	if r := col.report(false); r.Lines != 0 || !strings.Contains(strings.Join(r.Warnings, "\n"), "no room") {
+	if r := col.report(false); r.Lines != 0 || r.LinesLost != 1 || !strings.Contains(strings.Join(r.Warnings, "\n"), "no room") {
 		t.Errorf("a full disk: %d lines, warnings %q", r.Lines, r.Warnings)
 	}
 }

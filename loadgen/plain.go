@@ -87,7 +87,7 @@ func (p *whole) embeddings(v gjson.Result, want expect, s *sample) (Outcome, err
 	if n != want.count {
 		return Protocol, fmt.Errorf("%d embeddings for %d inputs", n, want.count)
 	}
-	s.prompt = int(v.Get("usage.prompt_tokens").Int())
+	s.prompt, _ = counted(v.Get("usage.prompt_tokens"))
 	return OK, nil
 }
 
@@ -115,7 +115,7 @@ func (p *whole) rerank(v gjson.Result, want expect, s *sample) (Outcome, error) 
 	if n != want.count {
 		return Protocol, fmt.Errorf("rerank: %d results, want %d of %d documents", n, want.count, want.inputs)
 	}
-	s.prompt = int(firstOf(v.Get("usage"), "prompt_tokens", "total_tokens").Int())
+	s.prompt, _ = counted(firstOf(v.Get("usage"), "prompt_tokens", "total_tokens"))
 	return OK, nil
 }
 
@@ -127,8 +127,11 @@ func (p *whole) generation(v gjson.Result, want expect, s *sample) (Outcome, err
 		if !message.IsObject() && choice.Get("text").Type != gjson.String {
 			return Protocol, fmt.Errorf("choice %d has neither message nor text", n)
 		}
-		if choice.Get("finish_reason").String() == "" {
+		switch reason := choice.Get("finish_reason").String(); {
+		case reason == "":
 			return Truncated, fmt.Errorf("choice %d has no finish_reason", n)
+		case gaveWay(reason):
+			return Protocol, fmt.Errorf("status 200 with finish_reason %s", reason)
 		}
 		if n == 0 {
 			p.keep(message.Get("content"))
@@ -241,7 +244,15 @@ func firstOf(v gjson.Result, keys ...string) gjson.Result {
 
 // usage sets what the server counted.
 func (s *sample) usage(v gjson.Result, prompt, completion string) {
-	s.prompt = int(v.Get(prompt).Int())
-	counted := v.Get(completion)
-	s.completion, s.estimated = int(counted.Int()), !counted.Exists()
+	s.prompt, _ = counted(v.Get(prompt))
+	n, ok := counted(v.Get(completion))
+	s.completion, s.estimated = n, !ok
+}
+
+// counted is a number of tokens; false where v is none.
+func counted(v gjson.Result) (int, bool) {
+	if v.Type != gjson.Number || v.Num < 0 || v.Num > maxCounted {
+		return 0, false
+	}
+	return int(v.Num), true
 }

@@ -36,6 +36,7 @@ func TestJudgeWhole(t *testing.T) {
 		{Chat, expect{1, 1}, plain, OK, ""},
 		{Chat, expect{2, 1}, plain, Protocol, "1 choices, want 2"},
 		{Chat, expect{1, 1}, but(plain, `"stop"`, "null", 1), Truncated, "finish_reason"},
+		{Chat, expect{1, 1}, but(plain, `"stop"`, `"abort"`, 1), Protocol, "finish_reason abort"},
 		{Chat, expect{1, 1}, but(plain, `"message"`, `"msg"`, 1), Protocol, "neither"},
 		{Chat, expect{1, 1}, `{"error":{"message":"out of memory"}}`, Protocol, `status 200 with an error: {"message":"out of memory"}`},
 		{Completions, expect{2, 2}, `{"choices":[{"index":0,"text":"","finish_reason":"length"},{"index":1,"text":"a","finish_reason":"stop"}]}`, OK, ""},
@@ -85,6 +86,22 @@ func TestJudgeWhole(t *testing.T) {
 		}
 		if c.kind == Batch && strings.Contains(c.body, "file-1") && string(judge.file) != `"file-1"` {
 			t.Errorf("upload's id is %s", judge.file)
+		}
+	}
+}
+
+// What is no count of tokens is no usage.
+func TestUsageThatIsNone(t *testing.T) {
+	for _, usage := range []string{`null`, `{}`, `{"prompt_tokens":-7,"completion_tokens":-4}`, `{"prompt_tokens":"7","completion_tokens":"4"}`, `{"prompt_tokens":1e30,"completion_tokens":1e30}`} {
+		body := strings.Replace(plain, `{"prompt_tokens":7,"completion_tokens":4}`, usage, 1)
+		var judge whole
+		var s sample
+		if outcome, err := judge.judge(Chat, expect{1, 1}, []byte(body), &s); outcome != OK || s.tokens != (tokens{estimated: true}) {
+			t.Errorf("%s: %s (%v), %+v, want no count", usage, outcome, err, s.tokens)
+		}
+		st := stream{}
+		if err := st.take(nil, []byte(`{"choices":[],"usage":`+usage+`}`)); err != nil || st.usage || st.prompt != 0 || st.completion != 0 {
+			t.Errorf("%s in a stream: %v, usage %v of %d and %d, want none", usage, err, st.usage, st.prompt, st.completion)
 		}
 	}
 }

@@ -45,7 +45,7 @@ type Report struct {
 	WarmUp  *Tally   `json:"warm_up,omitempty"` // counted nowhere else
 	Step    float64  `json:"timeline_step_s"`
 	// Lines of JSON that were written, one a request, and those that were not
-	// since the writer was too slow.
+	// since the writer failed or was too slow.
 	Lines     int64 `json:"lines_written,omitempty"`
 	LinesLost int64 `json:"lines_lost,omitempty"`
 }
@@ -150,6 +150,9 @@ type Result struct {
 	Closed int `json:"closed_loop_clients,omitempty"`
 	Tally
 	FailedBy map[Outcome]int `json:"failed_by,omitempty"`
+	// Starved requests are those of failed for which the generator's machine had no
+	// descriptor, port or memory left: not the server's failures.
+	Starved int `json:"starved,omitempty"`
 	// Quantiles of the time from intended start to the end of the answer, over
 	// requests that were answered or that the generator gave up (their age then).
 	Quantiles
@@ -191,6 +194,7 @@ func (r *series) result(w *Workload, span arrivals.Span, now time.Duration, whol
 		Name: w.Name, Kind: w.Kind, Model: w.Model, Phase: span.Name, Closed: w.Clients,
 		Tally:      r.tally,
 		FailedBy:   copied(r.failed),
+		Starved:    r.starved,
 		Targets:    Targets{ms(w.Target), ms(w.TTFTTarget), ms(w.TPOTTarget), ms(w.Smooth)},
 		Attainment: share(r.tally.OK, r.tally.Offered),
 		Tokens:     r.tokens,
@@ -264,8 +268,7 @@ func (c *collector) report(interrupted bool) *Report {
 		var err error
 		if out.Lines, out.LinesLost, err = c.lines.result(); err != nil {
 			out.Warnings = append(out.Warnings, fmt.Sprintf("the lines of the requests end early: %v", err))
-		}
-		if out.LinesLost > 0 {
+		} else if out.LinesLost > 0 {
 			out.Warnings = append(out.Warnings, fmt.Sprintf("%d lines of requests were lost: their writer was slower than the run", out.LinesLost))
 		}
 	}
@@ -298,11 +301,14 @@ func (r *Report) Verdict() error {
 // the server had caused it. The target is that of the whole answer, or of the
 // first token where that is less. A closed loop has no schedule to keep.
 func (r *Result) faults(interrupted bool) []string {
-	if r.Closed > 0 {
-		return nil
-	}
 	var out []string
 	who := fmt.Sprintf("%s, phase %s: ", r.Name, r.Phase)
+	if r.Starved > 0 {
+		out = append(out, who+fmt.Sprintf("the generator had no descriptor, port or memory to connect with for %d requests", r.Starved))
+	}
+	if r.Closed > 0 {
+		return out
+	}
 	target := r.Targets.E2E
 	if t := r.Targets.TTFT; t > 0 && (target == 0 || t < target) {
 		target = t

@@ -87,8 +87,14 @@ func TestOutcomes(t *testing.T) {
 		want  Outcome
 	}
 	faults := map[string]fault{
-		"complete":         {Chat, false, func(w http.ResponseWriter) { write(w, role, word, word, finish, usage, done) }, OK},
-		"no usage":         {Chat, false, func(w http.ResponseWriter) { write(w, role, word, word, finish, done) }, OK},
+		"complete": {Chat, false, func(w http.ResponseWriter) { write(w, role, word, word, finish, usage, done) }, OK},
+		"no usage": {Chat, false, func(w http.ResponseWriter) { write(w, role, word, word, finish, done) }, OK},
+		"a count of none": {Chat, false, func(w http.ResponseWriter) {
+			write(w, role, word, word, finish, strings.Replace(usage, `"completion_tokens":4`, `"completion_tokens":0`, 1), done)
+		}, OK},
+		"content type in capitals": {Chat, false, func(w http.ResponseWriter) {
+			hijack(w, "HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream\r\n\r\n"+role+word+finish+usage+done, false)
+		}, OK},
 		"all in one write": {Chat, false, func(w http.ResponseWriter) { write(w, ": hello\r\n\r\n"+role+word+finish+usage+done) }, OK},
 		"completions stream": {Completions, false, func(w http.ResponseWriter) {
 			write(w, strings.Replace(word, `"delta":{"content":"word "}`, `"text":"w"`, 1), finish, done)
@@ -206,6 +212,10 @@ func TestOutcomes(t *testing.T) {
 		case "no usage":
 			if want := (Tokens{Completion: 2 * n, Good: 2 * n, Estimated: n}); r.Tokens != want {
 				t.Errorf("no usage: tokens %+v, want %+v", r.Tokens, want)
+			}
+		case "a count of none":
+			if want := (Tokens{Prompt: 7 * n, Completion: 2 * n, Good: 2 * n, Estimated: n}); r.Tokens != want {
+				t.Errorf("a count of none: tokens %+v, want %+v", r.Tokens, want)
 			}
 		case "429", "503":
 			if want := map[string]int{"429": n}[r.Name]; r.RetryAfter != want {

@@ -109,7 +109,9 @@ func TestStreamEnds(t *testing.T) {
 	}{
 		"completed":          {true, []string{text, `{"type":"response.completed","response":{"usage":{"input_tokens":3,"output_tokens":9}}}`}, OK},
 		"named only":         {true, []string{`response.output_text.delta|{"delta":"w"}`, `response.completed|{"response":{"usage":{"input_tokens":3,"output_tokens":9}}}`}, OK},
-		"at the bound":       {true, []string{text, `{"type":"response.incomplete","response":{"usage":{"input_tokens":3,"output_tokens":9}}}`}, OK},
+		"at the bound":       {true, []string{text, `{"type":"response.incomplete","response":{"incomplete_details":{"reason":"max_output_tokens"},"usage":{"input_tokens":3,"output_tokens":9}}}`}, OK},
+		"filtered":           {true, []string{text, `{"type":"response.incomplete","response":{"incomplete_details":{"reason":"content_filter"}}}`}, Truncated},
+		"only [DONE]":        {true, []string{text, "[DONE]"}, Truncated},
 		"failed":             {true, []string{text, `{"type":"response.failed","response":{"error":{"message":"x"}}}`}, StreamError},
 		"cancelled":          {true, []string{text, `{"type":"response.cancelled"}`}, StreamError},
 		"error":              {true, []string{text, `error|{"type":"error","message":"x"}`}, StreamError},
@@ -125,6 +127,10 @@ func TestStreamEnds(t *testing.T) {
 		"null error":         {false, []string{`{"error":null,"choices":[{"finish_reason":"stop"}]}`, "[DONE]"}, OK},
 		"after the end":      {false, []string{`{"choices":[{"finish_reason":"stop"}]}`, "[DONE]", "what"}, OK},
 		"nothing but [DONE]": {false, []string{"[DONE]"}, Truncated},
+		"aborted":            {false, []string{`{"choices":[{"finish_reason":"abort"}]}`, "[DONE]"}, StreamError},
+		"gave up":            {false, []string{`{"choices":[{"finish_reason":"error"}]}`, "[DONE]"}, StreamError},
+		"filtered chat":      {false, []string{`{"choices":[{"finish_reason":"content_filter"}]}`, "[DONE]"}, OK},
+		"a choice too many":  {false, []string{`{"choices":[{"finish_reason":"stop"},{"index":1,"finish_reason":"stop"}]}`, "[DONE]"}, Protocol},
 	} {
 		st := stream{responses: c.responses}
 		got, err := OK, error(nil)
@@ -139,7 +145,7 @@ func TestStreamEnds(t *testing.T) {
 			}
 		}
 		if err == nil {
-			got, err = st.complete(nil)
+			got, err = st.complete(1, nil)
 		}
 		if got != c.want {
 			t.Errorf("%s: %s (%v), want %s", name, got, err, c.want)

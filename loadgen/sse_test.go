@@ -108,7 +108,7 @@ func FuzzStream(f *testing.F) {
 		if split.feed([]byte(in), st.take) != nil {
 			return
 		}
-		if _, err := st.complete(nil); err == nil && (!strings.Contains(in, "[DONE]") || !strings.Contains(in, "finish_reason")) {
+		if _, err := st.complete(1, nil); err == nil && (!strings.Contains(in, "[DONE]") || !strings.Contains(in, "finish_reason")) {
 			t.Fatalf("complete without an end: %q", in)
 		}
 	})

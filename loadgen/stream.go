@@ -20,10 +20,12 @@ type stream struct {
 	hear      bool // keep the text that is heard
 
 	done, usage        bool
-	prompt, completion int // by usage
-	begun              int // events with a choice, or of a response, be they empty
-	chunks             int // choices in them that brought something for the reader
-	visible            int // of these: text, no reasoning and no tool's argument
+	broken             bool // a choice says that the server gave it up
+	bounded            bool // a response: that it ended at the bound on its tokens
+	prompt, completion int  // by usage
+	begun              int  // events with a choice, or of a response, be they empty
+	chunks             int  // choices in them that brought something for the reader
+	visible            int  // of these: text, no reasoning and no tool's argument
 	choices            []choice
 	heard              []byte // the text of choice 0, as the inside of a JSON string
 }
@@ -44,7 +46,7 @@ func (st *stream) take(name, data []byte) error {
 		return nil
 	}
 	if string(data) == "[DONE]" {
-		st.done = true
+		st.done = !st.responses // which end with an event of their own, whatever follows it
 		return nil
 	}
 	c := cursor{p: data}
@@ -98,7 +100,7 @@ func (st *stream) event(c *cursor, name []byte) (failed bool) {
 	if st.responses {
 		failed = st.named(kind, delta) || failed
 	}
-	return failed
+	return failed || st.broken
 }
 
 // named handles an event of the responses API by its type.
@@ -115,8 +117,10 @@ func (st *stream) named(kind, delta []byte) (failed bool) {
 		if len(delta) > 0 {
 			st.chunks++
 		}
-	case "response.completed", "response.incomplete": // the latter is its finish_reason "length"
+	case "response.completed":
 		st.done = true
+	case "response.incomplete":
+		st.done = st.bounded
 	case "response.failed", "response.cancelled", "error":
 		return true
 	}
@@ -136,12 +140,44 @@ func (st *stream) response(c *cursor) {
 		return
 	}
 	for key, ok := c.key(); ok; key, ok = c.key() {
-		if string(key) == "usage" {
+		switch string(key) {
+		case "usage":
 			st.count(c)
+		case "incomplete_details":
+			st.incomplete(c)
+		default:
+			c.skip()
+		}
+	}
+}
+
+// incomplete handles why a response is: at the bound on its tokens it is what was
+// asked for, as a choice with the finish_reason "length" is.
+func (st *stream) incomplete(c *cursor) {
+	if !c.enter('{') {
+		return
+	}
+	for key, ok := c.key(); ok; key, ok = c.key() {
+		if string(key) == "reason" {
+			st.bounded = string(c.text()) == "max_output_tokens"
 		} else {
 			c.skip()
 		}
 	}
+}
+
+// maxCounted bounds the tokens that an answer may say it has: more is no count.
+const maxCounted = 1_000_000_000
+
+// gaveWay reports whether a finish_reason says that the server did not finish.
+// Such are no part of the API: vLLM and SGLang send abort, vLLM error, and
+// TensorRT-LLM cancelled and timeout.
+func gaveWay[T []byte | string](finishReason T) bool {
+	switch string(finishReason) {
+	case "abort", "error", "cancelled", "timeout":
+		return true
+	}
+	return false
 }
 
 // count handles usage. Where it comes with every event the last one stands.
@@ -152,11 +188,11 @@ func (st *stream) count(c *cursor) {
 	for key, ok := c.key(); ok; key, ok = c.key() {
 		switch string(key) {
 		case "prompt_tokens", "input_tokens":
-			if n, ok := c.whole(); ok {
+			if n, ok := c.whole(); ok && n >= 0 && n <= maxCounted {
 				st.prompt = n
 			}
 		case "completion_tokens", "output_tokens":
-			if n, ok := c.whole(); ok {
+			if n, ok := c.whole(); ok && n >= 0 && n <= maxCounted {
 				st.completion, st.usage = n, true
 			}
 		default:
@@ -191,7 +227,9 @@ func (st *stream) choice(c *cursor) {
 		case "index":
 			index, _ = c.whole()
 		case "finish_reason":
-			finished = len(c.text()) > 0 || finished
+			reason := c.text()
+			finished = len(reason) > 0 || finished
+			st.broken = gaveWay(reason) || st.broken
 		case "text":
 			st.visibleText(c, &got)
 		case "delta":
@@ -287,9 +325,9 @@ func (st *stream) class(err error) Outcome {
 	return Protocol
 }
 
-// complete checks that a stream that has ended had come to its end. err is what
-// the last read said.
-func (st *stream) complete(err error) (Outcome, error) {
+// complete checks that a stream that has ended had come to its end, and brought
+// as many choices as were asked for. err is what the last read said.
+func (st *stream) complete(want int, err error) (Outcome, error) {
 	switch {
 	case !st.done && st.responses:
 		return Truncated, fmt.Errorf("stream ended without response.completed: %w", err)
@@ -304,6 +342,9 @@ func (st *stream) complete(err error) (Outcome, error) {
 		if !c.finished {
 			return Truncated, fmt.Errorf("stream ended without finish_reason for choice %d", c.index)
 		}
+	}
+	if len(st.choices) != want {
+		return Protocol, fmt.Errorf("%d choices, want %d", len(st.choices), want)
 	}
 	return OK, nil
 }
