@@ -22,3 +22,23 @@ func TestJudgeFirstByteAndFirstVisibleToken(t *testing.T) {
 		}
 	}
 }
+
+// The limit of the send lag is 1 ms or 1 % of the target; of two that of the stricter.
+func TestLagLimit(t *testing.T) {
+	for _, c := range []struct {
+		e2e, ttft, want float64 // ms
+	}{{0, 0, 1}, {50, 0, 1}, {2000, 0, 20}, {2000, 300, 3}, {0, 300, 3}, {2000, 50, 1}, {200, 3000, 2}} {
+		r := Result{Targets: Targets{E2E: c.e2e, TTFT: c.ttft}}
+		if got := r.LagLimit(); got != c.want {
+			t.Errorf("targets of %v and %v ms: %v ms, want %v", c.e2e, c.ttft, got, c.want)
+		}
+		r.SendLag.P99 = c.want
+		if faults := r.faults(false); faults != nil {
+			t.Errorf("a lag of %v ms: %q", c.want, faults)
+		}
+		r.SendLag.P99 += 0.01
+		if faults := r.faults(false); len(faults) != 1 {
+			t.Errorf("a lag of %v ms: %q, want one", r.SendLag.P99, faults)
+		}
+	}
+}

@@ -345,13 +345,12 @@ func frame(m *moment, width, height int) []line {
 }
 
 // note says of a closed loop that it is one, and warns while the generator
-// itself is late: more than 1 ms and 1 % of the target, which the report fails a
-// run for.
+// itself is so late that the run would not count.
 func note(r *loadgen.Result) (text string, alarm bool) {
 	switch {
 	case r.Closed > 0:
 		return " closed", false
-	case r.SendLag.P99 > max(1, r.Targets.E2E/100):
+	case r.SendLag.P99 > r.LagLimit():
 		return " BEHIND", true
 	}
 	return "", false

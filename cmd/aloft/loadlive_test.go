@@ -64,6 +64,18 @@ func TestScreenView(t *testing.T) {
 	}
 }
 
+// Behind is what the report fails a run for: here over 1 % of the target of the
+// first token, though far below that of the answer.
+func TestNoteOfLag(t *testing.T) {
+	r := &loadgen.Result{Targets: loadgen.Targets{E2E: 10_000, TTFT: 300}}
+	for lag, want := range map[float64]bool{3: false, 3.01: true} {
+		r.SendLag.P99 = lag
+		if _, late := note(r); late != want {
+			t.Errorf("a lag of %v ms: behind %v, want %v", lag, late, want)
+		}
+	}
+}
+
 // That the generator is behind must not be cut off.
 func TestScreenViewOfLag(t *testing.T) {
 	var out strings.Builder
