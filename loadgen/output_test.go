@@ -5,11 +5,13 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"reflect"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 )
@@ -248,4 +250,16 @@ func (h *held) Write(p []byte) (int, error) {
 	<-h.hold
 	h.lines += bytes.Count(p, []byte("\n"))
 	return len(p), nil
+}
+
+// A run that cannot begin leaves nobody behind who waits for its lines.
+func TestRunThatCannotBeginEndsItsWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, err := Run(t.Context(), Options{Lines: io.Discard, Workloads: []Workload{{
+			Name: "w", Kind: Chat, Model: "m", URL: "http://server", Headers: map[string]string{"host": "another"}, Phases: steady(1, time.Second),
+		}}})
+		if err == nil || !strings.Contains(err.Error(), "header host") {
+			t.Errorf("error %v, want that the header is the connection's own", err)
+		}
+	})
 }

@@ -44,17 +44,17 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	bounded, cancel := context.WithDeadlineCause(ctx, start.Add(end+opt.Drain), errDrain)
 	defer cancel()
 
-	results := make(chan sample, queue)
-	col := newCollector(opt, plans, start)
 	workers := make([]*worker, len(plans))
 	for i := range plans {
 		if workers[i], err = opt.worker(i, plans[i], stocks[i], start); err != nil {
 			return nil, err
 		}
-		workers[i].out, workers[i].open = results, &col.open
 	}
+	results := make(chan sample, queue)
+	col := newCollector(opt, plans, start) // may write lines from now on: collect ends that
 	var sending sync.WaitGroup
 	for _, w := range workers {
+		w.out, w.open = results, &col.open
 		sending.Go(func() { w.run(bounded) })
 	}
 	go func() {
