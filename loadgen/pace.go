@@ -238,7 +238,7 @@ func (w *worker) unsent(sh *shot, cause error) {
 // sends its next request when it has its answer.
 func (w *worker) loop() {
 	for i := range w.Clients {
-		sh := shot{intended: -w.warmUp, due: -w.warmUp, warm: w.warmUp > 0, order: order{index: i}, tenant: w.tenantOf(i)}
+		sh := shot{intended: -w.warmUp, due: -w.warmUp, warm: w.warmUp > 0, order: order{index: i}}
 		w.make.resize(&sh)
 		w.make.begin(&sh)
 		sh.body, sh.want = w.make.append(nil, &sh.order)
@@ -257,7 +257,7 @@ func (w *worker) loop() {
 		}
 		for i, span := range w.plan.Spans {
 			if at < span.To {
-				sh := shot{intended: at, due: at, phase: i, warm: at < 0, order: order{index: int(made.Add(1) - 1)}, tenant: s.tenant}
+				sh := shot{intended: at, due: at, phase: i, warm: at < 0, order: order{index: int(made.Add(1) - 1)}}
 				l.make.resize(&sh)
 				l.make.begin(&sh)
 				return sh, true
@@ -265,21 +265,4 @@ func (w *worker) loop() {
 		}
 		return shot{}, false
 	}
-}
-
-// tenantOf says whose client of a closed loop the i-th is: the clients are split
-// in proportion to the shares, which the requests then follow only as far as all
-// are answered equally fast.
-func (w *Workload) tenantOf(i int) int {
-	sum := 0.0
-	for _, t := range w.Tenants {
-		sum += t.Share
-	}
-	at := (float64(i) + 0.5) / float64(w.Clients) * sum
-	for j, t := range w.Tenants {
-		if at -= t.Share; at < 0 {
-			return j
-		}
-	}
-	return max(0, len(w.Tenants)-1)
 }

@@ -115,22 +115,11 @@ func TestPlanReadsTraces(t *testing.T) {
 	}
 }
 
-// What is in no plan, a closed loop's requests and further turns, has sizes and
-// senders of the same laws.
-func TestUnplannedHasSizesAndTenants(t *testing.T) {
+// What is in no plan, a closed loop's requests and further turns, has sizes of
+// the same laws.
+func TestUnplannedHasSizes(t *testing.T) {
 	w := planned().Workloads[0]
-	w.Clients = 8
-	counts := [2]int{}
-	for i := range w.Clients {
-		counts[w.tenantOf(i)]++
-	}
-	if counts != [2]int{6, 2} {
-		t.Errorf("8 clients are split %v, want 6 and 2", counts)
-	}
-	if (&Workload{Clients: 3}).tenantOf(2) != 0 {
-		t.Error("without tenants all are the first")
-	}
-	w.Clients, w.Sessions = 0, &Sessions{Turns: Dist{Kind: "uniform", Min: 2, Max: 4}}
+	w.Sessions = &Sessions{Turns: Dist{Kind: "uniform", Min: 2, Max: 4}}
 	m := makerOf(w)
 	inputs, turns := map[uint32]int{}, map[int]int{}
 	for i := range 1000 {
