@@ -64,9 +64,9 @@ func (d *document) curve(h *search.Head) {
 	times := table{Caption: "Its last run that counts; times in milliseconds", Text: 1, Head: []string{"Rate/s", "Sent/s", "Good/s", "Shed", "Failed", "p50", "p99", "TTFT p50", "TTFT p99", "TPOT p99", "Send lag p99"}}
 	for i := range h.Points {
 		p := &h.Points[i]
-		f, discarded := counted(p)
+		f := &p.Last().Figures
 		ms := func(v float64) string { return orDash(v, v > 0) }
-		judged.Rows = append(judged.Rows, []string{number(p.Rate), string(p.Verdict), string(p.Reason), itoa(len(p.Tries)), itoa(discarded), itoa(p.Offered),
+		judged.Rows = append(judged.Rows, []string{number(p.Rate), string(p.Verdict), string(p.Reason), itoa(len(p.Tries)), itoa(discarded(p)), itoa(p.Offered),
 			percent(p.Attainment), percent(p.Low), percent(p.High), signed(p.Growth)})
 		times.Rows = append(times.Rows, []string{number(p.Rate), number(f.Achieved), number(f.Good), itoa(f.Shed), itoa(f.Failed), ms(f.E2E50), ms(f.E2E99), ms(f.TTFT50), ms(f.TTFT99), ms(f.TPOT99), number(f.Lag99)})
 	}
@@ -91,19 +91,14 @@ func (d *document) curve(h *search.Head) {
 	d.add(section{Title: "How it was measured", Texts: why, Tables: []table{facts}})
 }
 
-// counted is the last run that counts, or else the last, and how many do not.
-func counted(p *search.Point) (f search.Figures, discarded int) {
-	found := false
-	for i := len(p.Tries) - 1; i >= 0; i-- {
-		t := &p.Tries[i]
-		if t.Discarded != "" {
-			discarded++
-		}
-		if !found && (t.Discarded == "" || f == search.Figures{}) {
-			f, found = t.Figures, t.Discarded == ""
+// discarded counts the runs that do not count.
+func discarded(p *search.Point) (n int) {
+	for i := range p.Tries {
+		if p.Tries[i].Discarded != "" {
+			n++
 		}
 	}
-	return f, discarded
+	return n
 }
 
 func signed(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
@@ -164,14 +159,14 @@ func verdictClass(v search.Verdict) string {
 func timesChart(h *search.Head) *chart {
 	kinds := []struct {
 		name string
-		of   func(search.Figures) float64
+		of   func(*search.Figures) float64
 	}{
-		{"p50", func(f search.Figures) float64 { return f.E2E50 }}, {"p99", func(f search.Figures) float64 { return f.E2E99 }},
-		{"TTFT p99", func(f search.Figures) float64 { return f.TTFT99 }}, {"TPOT p99", func(f search.Figures) float64 { return f.TPOT99 }},
+		{"p50", func(f *search.Figures) float64 { return f.E2E50 }}, {"p99", func(f *search.Figures) float64 { return f.E2E99 }},
+		{"TTFT p99", func(f *search.Figures) float64 { return f.TTFT99 }}, {"TPOT p99", func(f *search.Figures) float64 { return f.TPOT99 }},
 	}
 	least, most := math.Inf(1), 0.0
 	for i := range h.Points {
-		f, _ := counted(&h.Points[i])
+		f := &h.Points[i].Last().Figures
 		for _, k := range kinds {
 			if v := k.of(f); v > 0 {
 				least, most = min(least, v), max(most, v)
@@ -187,7 +182,7 @@ func timesChart(h *search.Head) *chart {
 		some := false
 		for j := range h.Points {
 			p := &h.Points[j]
-			f, _ := counted(p)
+			f := &p.Last().Figures
 			v := k.of(f)
 			row, some = append(row, point{x: p.Rate, y: v, none: v == 0}), some || v > 0
 			if v > 0 {
@@ -205,13 +200,13 @@ func timesChart(h *search.Head) *chart {
 func goodChart(h *search.Head) *chart {
 	most := 0.0
 	for i := range h.Points {
-		f, _ := counted(&h.Points[i])
+		f := &h.Points[i].Last().Figures
 		most = max(most, f.Achieved, f.Good)
 	}
 	c := newChart("Good requests a second", "What was sent and what of it was good, at each rate; the table has the figures.", rates(h), yLinear("requests/s", most))
 	var sent, good []point
 	for i := range h.Points {
-		f, _ := counted(&h.Points[i])
+		f := &h.Points[i].Last().Figures
 		sent, good = append(sent, point{x: h.Points[i].Rate, y: f.Achieved}), append(good, point{x: h.Points[i].Rate, y: f.Good})
 	}
 	c.line("good", good)

@@ -54,7 +54,7 @@ func (h *Head) table(b *strings.Builder) {
 	b.WriteString("   rate/s runs  offered  good %       interval   p99 ms   good/s  verdict\n")
 	for i := range h.Points {
 		p := &h.Points[i]
-		f := p.last().Figures
+		f := p.Last().Figures
 		fmt.Fprintf(b, "%9.4g %4d %8d %7.2f  %6.2f-%6.2f %8s %8.4g  %s\n", p.Rate, len(p.Tries), p.Offered,
 			100*p.Attainment, 100*p.Low, 100*p.High, loadgen.Cell(f.E2E99, f.E2E99 > 0), f.Good, p.word())
 	}
@@ -64,8 +64,8 @@ func (h *Head) table(b *strings.Builder) {
 	}
 }
 
-// last is the last run that counts, or else the last.
-func (p *Point) last() *Try {
+// Last is the last run that counts, or else the last, or an empty one.
+func (p *Point) Last() *Try {
 	for i := len(p.Tries) - 1; i >= 0; i-- {
 		if p.Tries[i].Discarded == "" {
 			return &p.Tries[i]
