@@ -43,11 +43,12 @@ var mayImport = map[string][]string{
 	"jobs/boltstore":         {"jobs"},
 	"jobs/storesuite":        {"jobs"},
 	"jobs/trainer":           {},
-	"loadgen":                {"loadgen/arrivals", "loadgen/wire"},
+	"loadgen":                {"loadgen/arrivals", "loadgen/binomial", "loadgen/wire"},
 	"loadgen/arrivals":       {},
+	"loadgen/binomial":       {},
 	"loadgen/known":          {"loadgen", "loadgen/arrivals"},
 	"loadgen/page":           {"loadgen", "loadgen/search"},
-	"loadgen/search":         {"loadgen", "loadgen/arrivals"},
+	"loadgen/search":         {"loadgen", "loadgen/arrivals", "loadgen/binomial"},
 	"loadgen/wire":           {},
 	"pool":                   {"backends", "gpu", "gpu/proc"},
 }
@@ -309,7 +310,7 @@ var pure = []string{
 	"backends/openai", "backends/synthetic/law",
 	"batcher/admit.go", "batcher/affinity.go", "batcher/core.go", "batcher/fill.go", "batcher/hedge.go", "batcher/fit.go", "batcher/order.go", "batcher/replicas.go",
 	"gateway/keys/limits.go", "gpu/mig.go", "gpu/layout.go", "gpu/families.go",
-	"jobs/jobs.go", "loadgen/arrivals", "pool/states.go",
+	"jobs/jobs.go", "loadgen/arrivals", "loadgen/binomial", "pool/states.go",
 }
 
 func TestStructurePure(t *testing.T) {

@@ -106,7 +106,7 @@ func selective(m measure, x, y *Result, v Verdict) bool {
 	if m.leftOut == nil {
 		return false
 	}
-	apart, bBelow := Wilson(m.leftOut(y), y.Offered, Confidence).apart(Wilson(m.leftOut(x), x.Offered, Confidence))
+	apart, bBelow := wilson(m.leftOut(y), y.Offered).apart(wilson(m.leftOut(x), x.Offered))
 	return apart && (v == Better) != bBelow
 }
 

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"aloft/loadgen/binomial"
 )
 
 // Confidence is that of every interval of a comparison.
@@ -41,23 +43,10 @@ func (i Interval) hull(j Interval) Interval {
 // normal is the z of a two-sided interval.
 func normal(confidence float64) float64 { return math.Sqrt2 * math.Erfinv(confidence) }
 
-// Wilson is the interval of a share of which k of n were seen (E. B. Wilson,
-// 1927): unlike the textbook one it stays right near 0 and 1, where attainment is.
-func Wilson(k, n int, confidence float64) Interval {
-	if n <= 0 {
-		return Interval{Lo: 0, Hi: 1}
-	}
-	z, p, m := normal(confidence), float64(k)/float64(n), float64(n)
-	mid := (p + z*z/(2*m)) / (1 + z*z/m)
-	half := z / (1 + z*z/m) * math.Sqrt(p*(1-p)/m+z*z/(4*m*m))
-	out := Interval{Lo: max(mid-half, 0), Hi: min(mid+half, 1)}
-	if k == 0 { // rounding must not keep an end off the bound that it has
-		out.Lo = 0
-	}
-	if k == n {
-		out.Hi = 1
-	}
-	return out
+// wilson is the interval of a share of which k of n were seen.
+func wilson(k, n int) Interval {
+	lo, hi := binomial.Wilson(float64(k), float64(n), normal(Confidence))
+	return Interval{Lo: lo, Hi: hi}
 }
 
 // quantileRanks are the order statistics of n values between which the quantile q
@@ -78,57 +67,10 @@ func quantileRanks(n int, q, confidence float64) (lo, hi int) {
 		}
 		return low
 	}
-	lo = search(func(k int) bool { return binomialCDF(k, n, q) > tail })
-	hi = search(func(k int) bool { return k > 0 && 1-binomialCDF(k-1, n, q) <= tail })
+	atLeast := func(k int) float64 { return binomial.AtLeast(float64(k), float64(n), q) }
+	lo = search(func(k int) bool { return 1-atLeast(k+1) > tail })
+	hi = search(func(k int) bool { return atLeast(k) <= tail })
 	return lo, hi
-}
-
-// binomialCDF is P(X ≤ k) of n trials at p.
-func binomialCDF(k, n int, p float64) float64 {
-	switch {
-	case k < 0:
-		return 0
-	case k >= n:
-		return 1
-	}
-	return incompleteBeta(float64(n-k), float64(k+1), 1-p)
-}
-
-// incompleteBeta is the regularised I_x(a, b), by its continued fraction (Press
-// et al., Numerical Recipes, 6.4) after Lentz.
-func incompleteBeta(a, b, x float64) float64 {
-	if x <= 0 {
-		return 0
-	}
-	if x >= 1 {
-		return 1
-	}
-	if x > (a+1)/(a+b+2) { // where the fraction converges slowly
-		return 1 - incompleteBeta(b, a, 1-x)
-	}
-	lgamma := func(v float64) float64 { l, _ := math.Lgamma(v); return l }
-	front := math.Exp(lgamma(a+b)-lgamma(a)-lgamma(b)+a*math.Log(x)+b*math.Log1p(-x)) / a
-	const tiny = 1e-300
-	away := func(v float64) float64 { // from 0
-		if math.Abs(v) < tiny {
-			return tiny
-		}
-		return v
-	}
-	c, d := 1.0, 1/away(1-(a+b)*x/(a+1))
-	f := d
-	for m := 1.0; m < 100_000; m++ { // it takes some √max(a, b) steps
-		even := m * (b - m) * x / ((a + 2*m - 1) * (a + 2*m))
-		d, c = 1/away(1+even*d), away(1+even/c)
-		f *= d * c
-		odd := -(a + m) * (a + b + m) * x / ((a + 2*m) * (a + 2*m + 1))
-		d, c = 1/away(1+odd*d), away(1+odd/c)
-		f *= d * c
-		if math.Abs(d*c-1) < 1e-14 {
-			break
-		}
-	}
-	return front * f
 }
 
 // interval of the quantile q of a distribution, from its order statistics. Values
@@ -195,7 +137,7 @@ func bootstrap(points []Point, num, den func(*Point) float64) Interval {
 // shareInterval is the wider of Wilson's and the bootstrap's: the first is right
 // when requests are independent, and the second when they are not but many.
 func (r *Result) shareInterval(k int, of func(*Point) float64) Interval {
-	out := Wilson(k, r.Offered, Confidence)
+	out := wilson(k, r.Offered)
 	offered := func(p *Point) float64 { return float64(p.Offered) }
 	if b := bootstrap(r.Timeline, of, offered); !b.Open {
 		out = out.hull(b)

@@ -6,24 +6,6 @@ import (
 	"testing"
 )
 
-func TestWilson(t *testing.T) {
-	for _, c := range []struct {
-		k, n   int
-		lo, hi float64 // from the formula, by hand
-	}{
-		{95, 100, 0.888250, 0.978457},
-		{10, 10, 0.722467, 1}, // 10 / (10 + 1.96²)
-		{0, 10, 0, 0.277533},
-		{0, 0, 0, 1},
-		{990_000, 1_000_000, 0.989803, 0.990193},
-	} {
-		got := Wilson(c.k, c.n, 0.95)
-		if math.Abs(got.Lo-c.lo) > 2e-6 || math.Abs(got.Hi-c.hi) > 2e-6 {
-			t.Errorf("%d of %d: %+v, want %v to %v", c.k, c.n, got, c.lo, c.hi)
-		}
-	}
-}
-
 // The textbook's tables of distribution-free intervals.
 func TestQuantileRanks(t *testing.T) {
 	for _, c := range []struct {
@@ -41,27 +23,6 @@ func TestQuantileRanks(t *testing.T) {
 		if lo, hi := quantileRanks(c.n, c.q, 0.95); lo != c.lo || hi != c.hi {
 			t.Errorf("quantile %v of %d: ranks %d to %d, want %d to %d", c.q, c.n, lo, hi, c.lo, c.hi)
 		}
-	}
-}
-
-// The continued fraction against the sum that it stands for.
-func TestBinomialCDF(t *testing.T) {
-	for _, c := range []struct {
-		n int
-		p float64
-	}{{1, 0.3}, {20, 0.5}, {100, 0.99}, {1000, 0.999}, {5000, 0.95}} {
-		lg := func(v int) float64 { l, _ := math.Lgamma(float64(v) + 1); return l }
-		sum := 0.0
-		for k := range c.n {
-			sum += math.Exp(lg(c.n) - lg(k) - lg(c.n-k) + float64(k)*math.Log(c.p) + float64(c.n-k)*math.Log1p(-c.p))
-			if got := binomialCDF(k, c.n, c.p); math.Abs(got-sum) > 1e-9 {
-				t.Fatalf("P(X ≤ %d) of %d at %v is %v, want %v", k, c.n, c.p, got, sum)
-			}
-		}
-	}
-	// 5 million values, as many as a run has: half lie below the median.
-	if got := binomialCDF(2_500_000, 5_000_000, 0.5); math.Abs(got-0.5) > 0.001 {
-		t.Errorf("the median of 5 million: %v, want 0.5", got)
 	}
 }
 
@@ -104,7 +65,7 @@ func TestBootstrap(t *testing.T) {
 		}
 	}
 	r := Result{Tally: Tally{Offered: 20_000, OK: 15_000}, Timeline: points}
-	got, plain := attained(&r), Wilson(15_000, 20_000, Confidence)
+	got, plain := attained(&r), wilson(15_000, 20_000)
 	// 15 of 20 steps: binomial, ±0.19.
 	if got.Lo < 0.50 || got.Lo > 0.60 || got.Hi < 0.90 || got.Hi > 0.96 {
 		t.Errorf("%+v, want about 0.55 to 0.95; Wilson alone says %+v", got, plain)

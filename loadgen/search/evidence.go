@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"aloft/loadgen/binomial"
 )
 
 // # The tests
@@ -120,7 +122,7 @@ func weigh(windows []window, attain, confidence float64) Evidence {
 	e.attainment(parts, sum, attain, confidence)
 	if bad := (sum.offered - sum.ok + extra) / e.Inflation; extra > 0 {
 		// What is still open may be bad, and may be good: it only stands against.
-		e.pHolds = max(e.pHolds, 1-binomialAtLeast(bad+1, (sum.offered+extra)/e.Inflation, 1-attain))
+		e.pHolds = max(e.pHolds, 1-binomial.AtLeast(bad+1, (sum.offered+extra)/e.Inflation, 1-attain))
 	}
 	e.growth(steps, seconds, grown)
 	if 4*alive < 3*len(parts) {
@@ -147,9 +149,9 @@ func (e *Evidence) attainment(parts []slice, sum slice, attain, confidence float
 		e.Inflation = max(1, square/float64(dof)/(independent/float64(len(parts))))
 	}
 	n, bad := sum.offered/e.Inflation, (sum.offered-sum.ok)/e.Inflation
-	e.Low, e.High = wilson(n-bad, n, studentT(normalAbove((1-confidence)/2), dof))
-	e.pHolds = student(1-binomialAtLeast(bad+1, n, 1-attain), dof)
-	e.pFails = student(binomialAtLeast(bad, n, 1-attain), dof)
+	e.Low, e.High = binomial.Wilson(n-bad, n, studentT(normalAbove((1-confidence)/2), dof))
+	e.pHolds = student(1-binomial.AtLeast(bad+1, n, 1-attain), dof)
+	e.pFails = student(binomial.AtLeast(bad, n, 1-attain), dof)
 }
 
 // student is a probability of the normal law as that of Student's.
