@@ -57,10 +57,10 @@ func (s *Scan) Rewrite(dst, body []byte, model string, usage bool) []byte {
 
 // SetModel is Rewrite of the model for a body of which there is no scan. The
 // error is an *Error: not an object, two models, or one that is no name.
-func SetModel(dst, body []byte, model string) ([]byte, error) {
+func SetModel(body []byte, model string) ([]byte, error) {
 	s := scanner{walk: walk{data: body}, endpoint: backends.Chat}
 	if err := s.scan(rule{optional: fieldModel}); err != nil {
-		return dst, err
+		return nil, err
 	}
-	return s.out.Rewrite(dst, body, model, false), nil
+	return s.out.Rewrite(nil, body, model, false), nil
 }

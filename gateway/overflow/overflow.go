@@ -213,7 +213,7 @@ func (r *Route) call(req *backends.Request) (*backends.Call, error) {
 	case req.Endpoint.Form():
 		call.Body, err = openai.SetFormModel(nil, req.Body, req.ContentType, r.opt.Model)
 	default:
-		call.Body, err = openai.SetModel(nil, req.Body, r.opt.Model)
+		call.Body, err = openai.SetModel(req.Body, r.opt.Model)
 	}
 	return call, err
 }
