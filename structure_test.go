@@ -176,6 +176,38 @@ func TestStructureImports(t *testing.T) {
 	}
 }
 
+// Why a client should come again is one of a closed list (backends/errors.go):
+// nobody writes a word of his own.
+func TestStructureReasons(t *testing.T) {
+	fset := token.NewFileSet()
+	found := 0
+	for _, s := range sources(t, fset) {
+		ast.Inspect(s.File, func(n ast.Node) bool {
+			lit, ok := n.(*ast.CompositeLit)
+			if !ok || lit.Type == nil {
+				return true
+			}
+			if of, ok := lit.Type.(*ast.SelectorExpr); !ok || of.Sel.Name != "RetryError" {
+				return true
+			}
+			for _, e := range lit.Elts {
+				kv, _ := e.(*ast.KeyValueExpr)
+				if key, ok := kv.Key.(*ast.Ident); !ok || key.Name != "Reason" {
+					continue
+				}
+				found++
+				if word, ok := kv.Value.(*ast.BasicLit); ok {
+					t.Errorf("%s: reason %s is a literal, want one of the constants", fset.Position(word.Pos()), word.Value)
+				}
+			}
+			return true
+		})
+	}
+	if found < 5 {
+		t.Errorf("found %d reasons: this test looks for the wrong thing", found)
+	}
+}
+
 // within reports whether path is the folder or lies below it.
 func within(path, folder string) bool {
 	return path == folder || strings.HasPrefix(path, folder+"/")

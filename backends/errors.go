@@ -31,11 +31,20 @@ var (
 	ErrTooLong = errors.New("prompt exceeds the context length")
 )
 
+// The reasons of a RetryError: a closed list, which clients and alerts may
+// branch on. gateway has the others of its x-aloft-reason header.
+const (
+	ReasonQueueFull    = "queue_full"
+	ReasonQueueTimeout = "queue_timeout"
+	ReasonNoReplica    = "no_replica"
+	ReasonLoading      = "loading"
+)
+
 // RetryError is an error after which trying again may help, and when.
 type RetryError struct {
 	Err    error         // ErrOverloaded or ErrUnavailable
 	After  time.Duration // how long to wait, at least
-	Reason string        // from a closed list: queue_full, queue_timeout, no_replica, loading, draining
+	Reason string        // one of those above, or of the gateway's
 }
 
 // Error implements error.

@@ -132,7 +132,7 @@ func (c *Core) Arrive(now time.Time, w *Work) []Action {
 	case c.draining:
 		c.shed(w, backends.ErrDraining)
 	case class.queue >= c.opt.MaxQueue:
-		c.shed(w, &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_full"})
+		c.shed(w, &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: backends.ReasonQueueFull})
 	case c.lacks(w):
 		c.shed(w, c.unserved(w))
 	default:
@@ -451,7 +451,7 @@ func (c *Core) settle(now time.Time) []Action {
 }
 
 func (c *Core) expire(now time.Time, w *Work) {
-	var err error = &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_timeout"}
+	var err error = &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: backends.ReasonQueueTimeout}
 	switch {
 	case !c.serves(w): // no capacity, whoever set the limit
 		err = c.unserved(w)

@@ -47,7 +47,7 @@ func (c *Core) unserved(w *Work) error {
 	if c.lacks(w) {
 		err = fmt.Errorf("no ready replica has adapter %q: %w", w.Place.Adapter, err)
 	}
-	return &backends.RetryError{Err: err, After: c.retryAfter(), Reason: "no_replica"}
+	return &backends.RetryError{Err: err, After: c.retryAfter(), Reason: backends.ReasonNoReplica}
 }
 
 // open reports whether the replica can start a call now.

@@ -13,31 +13,27 @@ import (
 )
 
 // The reasons of the x-aloft-reason header and of Outcome.Reason: a closed
-// list, so that clients and alerts can branch on it. backends.RetryError brings
-// queue_full, queue_timeout, no_replica, loading and draining.
+// list, so that clients and alerts can branch on it. backends has those that a
+// RetryError brings.
 const (
-	reasonQueueFull    = "queue_full"
-	reasonQueueTimeout = "queue_timeout"
-	reasonNoReplica    = "no_replica"
-	reasonLoading      = "loading"
-	reasonDraining     = "draining"
-	reasonConnect      = "engine_unreachable"
-	reasonSilent       = "engine_silent"
-	reasonBadReply     = "engine_bad_reply"
-	reasonEngine       = "engine_error" // the engine answered with an error of its own
-	reasonTooSlow      = "request_timeout"
-	reasonClientGone   = "client_gone"
-	reasonBadRequest   = "bad_request"
-	reasonInternal     = "internal"
-	reasonRateLimit    = "rate_limit"  // of the key, per minute or in parallel
-	reasonBudget       = "budget"      // the key's tokens of this month
-	reasonNotAllowed   = "not_allowed" // the key may not do this
-	reasonConns        = "too_many_connections"
-	reasonStorage      = "storage_full" // no room on disk, or the quota of it used up
+	reasonDraining   = "draining"
+	reasonConnect    = "engine_unreachable"
+	reasonSilent     = "engine_silent"
+	reasonBadReply   = "engine_bad_reply"
+	reasonEngine     = "engine_error" // the engine answered with an error of its own
+	reasonTooSlow    = "request_timeout"
+	reasonClientGone = "client_gone"
+	reasonBadRequest = "bad_request"
+	reasonInternal   = "internal"
+	reasonRateLimit  = "rate_limit"  // of the key, per minute or in parallel
+	reasonBudget     = "budget"      // the key's tokens of this month
+	reasonNotAllowed = "not_allowed" // the key may not do this
+	reasonConns      = "too_many_connections"
+	reasonStorage    = "storage_full" // no room on disk, or the quota of it used up
 )
 
 var reasons = []string{
-	reasonQueueFull, reasonQueueTimeout, reasonNoReplica, reasonLoading, reasonDraining, reasonConnect,
+	backends.ReasonQueueFull, backends.ReasonQueueTimeout, backends.ReasonNoReplica, backends.ReasonLoading, reasonDraining, reasonConnect,
 	reasonSilent, reasonBadReply, reasonEngine, reasonTooSlow, reasonClientGone, reasonBadRequest, reasonInternal,
 	reasonRateLimit, reasonBudget, reasonNotAllowed, reasonConns, reasonStorage,
 }
@@ -92,10 +88,10 @@ var table = []struct {
 	{backends.ErrClientGone, statusClientGone, "invalid_request_error", "", reasonClientGone, true, true, "the client closed the connection"},
 	{backends.ErrUnknownModel, 404, "invalid_request_error", "model_not_found", "", true, false, ""},
 	{backends.ErrTooLong, 400, "invalid_request_error", "context_length_exceeded", "", true, false, ""},
-	{backends.ErrDeadline, 429, "rate_limit_error", "queue_timeout", reasonQueueTimeout, false, false, ""},
-	{backends.ErrOverloaded, 429, "rate_limit_error", "overloaded", reasonQueueFull, false, false, ""},
+	{backends.ErrDeadline, 429, "rate_limit_error", "queue_timeout", backends.ReasonQueueTimeout, false, false, ""},
+	{backends.ErrOverloaded, 429, "rate_limit_error", "overloaded", backends.ReasonQueueFull, false, false, ""},
 	{backends.ErrDraining, 503, "server_error", "service_unavailable", reasonDraining, false, true, "the server is shutting down"},
-	{backends.ErrUnavailable, 503, "server_error", "service_unavailable", reasonNoReplica, false, false, ""},
+	{backends.ErrUnavailable, 503, "server_error", "service_unavailable", backends.ReasonNoReplica, false, false, ""},
 	{backends.ErrConnect, 502, "server_error", "bad_gateway", reasonConnect, false, true, "the engine could not be reached"},
 	{backends.ErrSilent, 504, "server_error", "gateway_timeout", reasonSilent, false, true, "the engine did not answer in time"},
 	{jobs.ErrNotFound, 404, "invalid_request_error", "not_found", "", true, false, ""},

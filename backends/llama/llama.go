@@ -149,7 +149,7 @@ func (e *Engine) enter() error {
 	}
 	if e.queued.Add(1) > int64(e.opt.MaxQueue) {
 		e.queued.Add(-1)
-		return &backends.RetryError{Err: backends.ErrOverloaded, After: time.Second, Reason: "queue_full"}
+		return &backends.RetryError{Err: backends.ErrOverloaded, After: time.Second, Reason: backends.ReasonQueueFull}
 	}
 	return nil
 }

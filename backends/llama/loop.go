@@ -23,7 +23,7 @@ type loop struct {
 }
 
 // errAsleep is for calls that slipped in while the engine went to sleep.
-var errAsleep = &backends.RetryError{Err: backends.ErrUnavailable, After: time.Second, Reason: "loading"}
+var errAsleep = &backends.RetryError{Err: backends.ErrUnavailable, After: time.Second, Reason: backends.ReasonLoading}
 
 // transition asks the loop to sleep or wake.
 type transition struct {

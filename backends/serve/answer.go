@@ -23,7 +23,7 @@ func wireError(err error, param string) *openai.Error {
 	case errors.Is(err, backends.ErrTooLong):
 		return openai.Invalid(param, "context_length_exceeded", "%v", err)
 	case errors.Is(err, backends.ErrOverloaded):
-		return &openai.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "queue_full", Message: err.Error()}
+		return &openai.Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: backends.ReasonQueueFull, Message: err.Error()}
 	case errors.Is(err, backends.ErrUnavailable), errors.Is(err, backends.ErrDraining):
 		return &openai.Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "service_unavailable", Message: err.Error()}
 	}

@@ -37,12 +37,12 @@ func (g *gate) enter(k kind) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		return &backends.RetryError{Err: backends.ErrUnavailable, After: time.Second, Reason: "loading"}
+		return &backends.RetryError{Err: backends.ErrUnavailable, After: time.Second, Reason: backends.ReasonLoading}
 	}
 	if g.inside[k] >= g.runs[k]+g.queue {
 		return &backends.RetryError{
 			Err:   fmt.Errorf("engine queue of %d: %w", g.queue, backends.ErrOverloaded),
-			After: time.Second, Reason: "queue_full",
+			After: time.Second, Reason: backends.ReasonQueueFull,
 		}
 	}
 	g.inside[k]++

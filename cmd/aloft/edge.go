@@ -86,7 +86,7 @@ func (s submitter) Submit(ctx context.Context, r *backends.Request) (*backends.R
 		}
 		if wait := s.hopeless(m, r, time.Now()); wait > 0 {
 			m.batcher.Missed(r.Class, r.Tokens) // demand all the same: another replica may be started for it
-			return nil, &backends.RetryError{After: wait, Reason: "no_replica",
+			return nil, &backends.RetryError{After: wait, Reason: backends.ReasonNoReplica,
 				Err: fmt.Errorf("every replica failed, and none starts again before the request's time is up: %w", backends.ErrUnavailable)}
 		}
 		reply, err := m.batcher.Submit(ctx, r)
@@ -120,12 +120,12 @@ func (s *serving) hopeless(m *served, r *backends.Request, now time.Time) time.D
 // those that none is coming for.
 func (s *serving) onItsWay(model string, err error) error {
 	var retry *backends.RetryError
-	if !errors.As(err, &retry) || retry.Reason != "no_replica" {
+	if !errors.As(err, &retry) || retry.Reason != backends.ReasonNoReplica {
 		return err
 	}
 	switch s.state(model, "") {
 	case pool.Loading, pool.Warming, pool.Waking:
-		return &backends.RetryError{Err: err, After: retry.After, Reason: "loading"}
+		return &backends.RetryError{Err: err, After: retry.After, Reason: backends.ReasonLoading}
 	}
 	return err
 }
