@@ -29,12 +29,12 @@ func (g *Grant) May(model string) bool {
 // must not block.
 type Keys interface {
 	// Find returns the grant of a secret: of a key that exists and has not
-	// expired. The time it takes tells nothing about any secret. A nil grant and
+	// expired by now. The time it takes tells nothing about any secret. A nil grant and
 	// true: no keys are wanted (yet), whatever the secret.
-	Find(secret []byte) (*Grant, bool)
+	Find(secret []byte, now time.Time) (*Grant, bool)
 	// ByID returns the grant of a key that may still be used, nil as Find does.
 	// Rows of a batch run on the key that made it.
-	ByID(id string) (*Grant, bool)
+	ByID(id string, now time.Time) (*Grant, bool)
 	// Reserve takes a place for one request of about so many tokens, or says
 	// which limit forbids it (*LimitError). Rows are held to the budget alone.
 	Reserve(g *Grant, now time.Time, r Reserving) (Quota, error)

@@ -34,7 +34,7 @@ func (s *Server) authenticate(x *exchange, need role) error {
 		return nil
 	}
 	secret := secretOf(&x.in)
-	g, ok := s.deps.Keys.Find(secret)
+	g, ok := s.deps.Keys.Find(secret, x.start)
 	switch {
 	case ok && g == nil: // keys are not wanted yet
 		return nil

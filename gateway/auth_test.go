@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,8 @@ import (
 
 	"aloft/backends"
 	"aloft/jobs"
+
+	"github.com/valyala/fasthttp"
 )
 
 // withKeys is a gateway with one key of each kind.
@@ -223,6 +227,26 @@ func TestEstimateDoesNotOverflow(t *testing.T) {
 		req := &backends.Request{Endpoint: backends.Chat, Tokens: 10, MaxTokens: tt.max}
 		if got := estimate(req, &Model{Context: tt.context}, tt.n); got != tt.want {
 			t.Errorf("max_tokens %d, n %d, context %d: %d, want %d", tt.max, tt.n, tt.context, got, tt.want)
+		}
+	}
+}
+
+// What waits in the pool for its next request holds nothing of the last one's.
+func TestIdleExchangeHoldsNoKey(t *testing.T) {
+	s, err := New(Options{}, Deps{Catalog: testModels(), Submitter: answer(200, "{}")}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.stop(backends.ErrDraining)
+	for range 100 { // the pool may give another one
+		var c fasthttp.RequestCtx
+		c.Request.Header.SetMethod("GET")
+		c.Request.SetRequestURI("/healthz")
+		c.Request.Header.Set("Authorization", "Bearer secret")
+		s.handle(&c)
+		x := exchanges.Get().(*exchange)
+		if !reflect.ValueOf(*x).IsZero() {
+			t.Fatalf("an idle exchange holds %+v", x)
 		}
 	}
 }

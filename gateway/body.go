@@ -41,6 +41,12 @@ func weight(body []byte) int64 {
 	return copies * int64(len(body))
 }
 
+// errBodies refuses a large body for now.
+var errBodies = fmt.Errorf("the large requests under way fill the memory for them: %w", backends.ErrOverloaded)
+
+// bodiesLimit is how many bytes large bodies may take together.
+func (s *Server) bodiesLimit() int64 { return bodiesMost * int64(s.opt.MaxBody) }
+
 // weighed is a large body on its way in.
 type weighed struct {
 	r     io.Reader
@@ -51,8 +57,8 @@ type weighed struct {
 func (w *weighed) Read(b []byte) (int, error) {
 	n, err := w.r.Read(b)
 	w.taken += copies * int64(n)
-	if w.s.bodies.Add(copies*int64(n)) > bodiesMost*int64(w.s.opt.MaxBody) {
-		return n, fmt.Errorf("the large requests under way fill the memory for them: %w", backends.ErrOverloaded)
+	if w.s.bodies.Add(copies*int64(n)) > w.s.bodiesLimit() {
+		return n, errBodies
 	}
 	return n, err
 }

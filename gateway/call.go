@@ -28,9 +28,14 @@ func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
 	var err error
 	if s.deps.Keys != nil && row.Key != "" { // a batch from before there were keys has none
 		ok := false
-		if who.grant, ok = s.deps.Keys.ByID(row.Key); !ok {
+		if who.grant, ok = s.deps.Keys.ByID(row.Key, who.arrival); !ok {
 			err = errRowKey
 		}
+	}
+	heavy := weight(row.Body)
+	defer func() { s.bodies.Add(-heavy) }()
+	if s.bodies.Add(heavy) > s.bodiesLimit() && err == nil {
+		err = errBodies
 	}
 	if err == nil {
 		a, err = s.prepare(&who, slices.Clip(row.Body)) // what lies behind it is not ours

@@ -57,6 +57,7 @@ type listener struct {
 
 // door is who is in.
 type door struct {
+	shut    atomic.Bool // the server stops: no connection lingers
 	mu      sync.Mutex
 	open    int
 	from    map[netip.Addr]int
@@ -271,7 +272,7 @@ func (c *conn) Close() error {
 			c.lingers.Store(true)
 			_, _ = c.out(bare(&openai.Error{Status: 400, Type: "invalid_request_error", Message: unreadable}, ""))
 		}
-		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.lingers.Load() && half.CloseWrite() == nil {
+		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && c.lingers.Load() && !c.door.shut.Load() && half.CloseWrite() == nil {
 			_ = c.Conn.SetReadDeadline(time.Now().Add(lingerTime))
 			_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 		}
@@ -332,17 +333,10 @@ func linger(c net.Conn, on bool) {
 	}
 }
 
-// turned follows a connection from request to request. One that is idle has
-// nothing unread, and a drain closes all of those in one goroutine: none may
-// make it wait.
+// turned follows a connection from request to request.
 func turned(c net.Conn, to fasthttp.ConnState) {
-	own := beneath(c)
-	switch {
-	case own == nil:
-	case to == fasthttp.StateActive:
+	if own := beneath(c); own != nil && to == fasthttp.StateActive {
 		own.asks.Store(true)
-	case to == fasthttp.StateIdle:
-		own.lingers.Store(false)
 	}
 }
 

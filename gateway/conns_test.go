@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,6 +25,8 @@ import (
 
 	"aloft/backends"
 	"aloft/jobs"
+
+	"github.com/valyala/fasthttp"
 )
 
 func TestBodyTime(t *testing.T) {
@@ -337,6 +340,41 @@ func TestDrainClosesIdleConnections(t *testing.T) {
 	}
 }
 
+// Nor does it for one between its answer and its rest, which fasthttp may take
+// for idle: the drain closes all of them in one goroutine.
+func TestDrainLingersNowhere(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	c := &conn{Conn: half{near}, door: newDoor()}
+	c.lingers.Store(true)
+	c.door.shut.Store(true)
+	if err := c.Close(); err != nil { // half would panic
+		t.Error(err)
+	}
+}
+
+// half is a connection that must not be half closed.
+type half struct{ net.Conn }
+
+func (half) CloseWrite() error { panic("lingers") }
+
+// Only the files API has the limits of uploads.
+func TestUploadIsTheRouteOfFiles(t *testing.T) {
+	for line, want := range map[string]bool{
+		"POST /v1/files": true, "POST /v1/files?a=/v1/files": true, "POST http://x/v1/files": true, "POST http://x/v1/files?a": true,
+		"GET /v1/files": false, "POST /v1/chat/completions?/v1/files": false, "POST /v1/completions/v1/files": false,
+		"POST /v1/files/v1/files": false, "POST http://x/y/v1/files": false, "POST http://x/v1/chat/completions?/v1/files": false,
+	} {
+		var h fasthttp.RequestHeader
+		if err := h.Read(bufio.NewReader(strings.NewReader(line + " HTTP/1.1\r\nHost: x\r\n\r\n"))); err != nil {
+			t.Fatal(err)
+		}
+		if got := isUpload(&h); got != want {
+			t.Errorf("%s: %v, want %v", line, got, want)
+		}
+	}
+}
+
 // A length that is too large is refused from the head: no byte of the body is
 // asked or waited for, and what comes first in the head is still said first.
 func TestOversizedIsRefusedFromTheHead(t *testing.T) {
@@ -402,6 +440,30 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 		t.Errorf("a large one that is no JSON: %d %s, want 400", resp.StatusCode, text)
 	}
 	until(t, func() bool { return e.bodies.Load() == 0 })
+}
+
+// Rows of batches take of the same memory, wait for it, and give it back.
+func TestLargeRowsAreBounded(t *testing.T) {
+	gone := make(chan error, 1)
+	e := start(t, holds(gone), func(o *Options, _ *Deps) { o.MaxBody = 1 << 20 })
+	large := jobs.Row{ID: "row", Endpoint: backends.Embeddings, Body: []byte(embedBody + strings.Repeat(" ", wholeAlloc))}
+	fill := bodiesMost*int64(1<<20) - weight(large.Body) + 1
+	e.bodies.Add(fill)
+	var retry *backends.RetryError
+	if _, err := e.Call(t.Context(), large); !errors.As(err, &retry) || retry.Reason != backends.ReasonQueueFull || e.bodies.Load() != fill {
+		t.Errorf("a row too many: %v, with %d bytes held, want to come back, and %d", err, e.bodies.Load(), fill)
+	}
+	e.bodies.Add(-fill)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		for e.bodies.Load() != weight(large.Body) {
+			runtime.Gosched()
+		}
+		cancel(backends.ErrDraining)
+	}()
+	if _, err := e.Call(ctx, large); !errors.Is(err, backends.ErrDraining) || e.bodies.Load() != 0 {
+		t.Errorf("%v, with %d bytes held at the end", err, e.bodies.Load())
+	}
 }
 
 // Reading a large body leaves no garbage beyond the pieces, which the next one

@@ -29,6 +29,9 @@ type Files interface {
 	DeleteFile(ctx context.Context, id string) error
 }
 
+// uploadPath is where files come in.
+const uploadPath = "/v1/files"
+
 // OpenAI's bounds of an expiry, in seconds.
 const minExpiry, maxExpiry = 3600, 2592000
 

@@ -125,12 +125,12 @@ func newRing(t testing.TB, pairs ...any) *ring {
 	return r
 }
 
-func (r *ring) Find(secret []byte) (*Grant, bool) {
+func (r *ring) Find(secret []byte, _ time.Time) (*Grant, bool) {
 	g, ok := r.keys[string(secret)]
 	return g, ok
 }
 
-func (r *ring) ByID(id string) (*Grant, bool) {
+func (r *ring) ByID(id string, _ time.Time) (*Grant, bool) {
 	for _, g := range r.keys {
 		if g.ID == id {
 			return g, true

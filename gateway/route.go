@@ -97,7 +97,7 @@ func (s *Server) jobRoutes(get func(handler) map[string]handler) (all []*route) 
 	add(d.Decisions != nil, &route{path: "/aloft/v1/decisions", role: admin, methods: get(s.decisions)})
 	add(d.Recorder != nil, &route{path: "/aloft/v1/recording", role: admin, methods: with(get(s.showRecording), "POST", s.setRecording)})
 	add(d.Files != nil,
-		&route{path: "/v1/files", methods: with(get(s.listFiles), "POST", s.createFile)},
+		&route{path: uploadPath, methods: with(get(s.listFiles), "POST", s.createFile)},
 		&route{path: "/v1/files/", suffix: "/content", methods: get(s.fileContent)},
 		&route{path: "/v1/files/", methods: with(get(s.getFile), "DELETE", s.deleteFile)})
 	add(d.Batches != nil,
@@ -141,10 +141,13 @@ func (s *Server) handle(c *fasthttp.RequestCtx) {
 	s.active.Add(1)
 	defer s.active.Add(-1)
 	x := exchanges.Get().(*exchange)
-	*x = exchange{c: c, start: time.Now()}
+	x.c, x.start = c, time.Now()
 	x.in.read(&c.Request.Header)
 	x.id = requestID(x.in.id)
-	defer exchanges.Put(x)
+	defer func() {
+		*x = exchange{} // an idle one holds nobody's key
+		exchanges.Put(x)
+	}()
 	defer func() {
 		if !x.asked {
 			s.note(x)

@@ -121,9 +121,18 @@ func (s *Server) oversized(h *fasthttp.RequestHeader) bool {
 	return int64(h.ContentLength()) > most
 }
 
+// isUpload reports whether a request is routed to createFile, whose limits are
+// larger than those of the rest.
 func isUpload(h *fasthttp.RequestHeader) bool {
 	path, _, _ := bytes.Cut(h.RequestURI(), []byte{'?'})
-	return string(h.Method()) == "POST" && bytes.HasSuffix(path, []byte("/v1/files")) // also behind http://HOST, the absolute form
+	if string(h.Method()) != "POST" || !bytes.HasSuffix(path, []byte(uploadPath)) {
+		return false
+	}
+	if len(path) == len(uploadPath) {
+		return true
+	}
+	var u fasthttp.URI // http://HOST/v1/files, the absolute form, is read as the router reads it
+	return u.Parse(nil, h.RequestURI()) == nil && string(u.PathOriginal()) == uploadPath
 }
 
 // unread answers what could not be read. More of it may be on its way, except
@@ -180,6 +189,8 @@ func (s *Server) drain() {
 	s.quiet(closeGrace)
 	ctx, cancel := context.WithTimeout(context.Background(), closeGrace)
 	defer cancel()
+	// It closes connections in one goroutine: none may make it wait.
+	s.door.shut.Store(true)
 	// An error here means connections that are open and idle: they end with the
 	// process.
 	_ = s.http.ShutdownWithContext(ctx)

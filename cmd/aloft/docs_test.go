@@ -148,7 +148,7 @@ func TestDocsKeyFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g, ok := s.Find([]byte("test")); !ok || g.Tenant != "research" {
+	if g, ok := s.Find([]byte("test"), time.Now()); !ok || g.Tenant != "research" {
 		t.Errorf("the secret is said to be test: %+v, %v", g, ok)
 	}
 }

@@ -77,7 +77,7 @@ func (p person) list(args ...string) []gateway.KeyObject {
 	return v.Data
 }
 
-func opens(s *keys.Store, secret string) bool { _, ok := s.Find([]byte(secret)); return ok }
+func opens(s *keys.Store, secret string) bool { _, ok := s.Find([]byte(secret), time.Now()); return ok }
 
 // The life of keys: in a file, with a server's store beside it, and through the
 // admin API. Both ways show the same.

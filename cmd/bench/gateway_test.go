@@ -299,7 +299,7 @@ func TestGatewayConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := store.Find([]byte(limitedKey)); !ok {
+	if _, ok := store.Find([]byte(limitedKey), time.Now()); !ok {
 		t.Error("the key file does not have its key")
 	}
 }

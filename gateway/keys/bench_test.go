@@ -19,11 +19,11 @@ func BenchmarkLimits(b *testing.B) {
 		b.Fatal(err)
 	}
 	given := []byte(secret)
-	g, _ := s.Find(given)
+	g, _ := s.Find(given, time.Now())
 	b.Run("find", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			s.Find(given)
+			s.Find(given, time.Now())
 		}
 	})
 	b.Run("reserve+settle", func(b *testing.B) {

@@ -47,17 +47,17 @@ func (s *Store) mustMake(t *testing.T, spec gateway.KeySpec) (gateway.KeyInfo, s
 // the door, and neither does deleting the file.
 func TestEnabled(t *testing.T) {
 	s := open(t)
-	if g, ok := s.Find(nil); s.Enabled() || g != nil || !ok {
+	if g, ok := s.Find(nil, time.Now()); s.Enabled() || g != nil || !ok {
 		t.Fatalf("no file: enabled %v, Find %v %v; want everybody", s.Enabled(), g, ok)
 	}
 	info, secret := s.mustMake(t, gateway.KeySpec{Tenant: "a", Class: "standard", Models: []string{"m"}, Overflow: true})
-	g, ok := s.Find([]byte(secret))
+	g, ok := s.Find([]byte(secret), time.Now())
 	want := gateway.Grant{ID: info.ID, Tenant: "a", Class: backends.Standard, Models: []string{"m"}, Overflow: true}
 	if !ok || !reflect.DeepEqual(*g, want) {
 		t.Errorf("Find = %+v %v, want %+v", g, ok, want)
 	}
 	for _, wrong := range []string{"", "x", secret + " ", secret[:len(secret)-1], strings.ToUpper(secret)} {
-		if _, ok := s.Find([]byte(wrong)); ok {
+		if _, ok := s.Find([]byte(wrong), time.Now()); ok {
 			t.Errorf("%q opens", wrong)
 		}
 	}
@@ -71,10 +71,10 @@ func TestEnabled(t *testing.T) {
 	if err := s.Revoke(info.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := s.Find([]byte(secret)); ok || !s.Enabled() {
+	if _, ok := s.Find([]byte(secret), time.Now()); ok || !s.Enabled() {
 		t.Errorf("revoked: found %v, enabled %v", ok, s.Enabled())
 	}
-	if _, ok := s.ByID(info.ID); ok {
+	if _, ok := s.ByID(info.ID, time.Now()); ok {
 		t.Error("revoked: found by id")
 	}
 	os.Remove(s.path)
@@ -94,7 +94,7 @@ func TestExpiryAndRotation(t *testing.T) {
 		if err != nil || rotated.ID != info.ID || rotated.Hint != secret[len(secret)-4:] || !rotated.Rotated.Equal(time.Now()) {
 			t.Fatalf("Rotate: %+v %v", rotated, err)
 		}
-		opens := func(secret string) bool { _, ok := s.Find([]byte(secret)); return ok }
+		opens := func(secret string) bool { _, ok := s.Find([]byte(secret), time.Now()); return ok }
 		time.Sleep(24*time.Hour - 1)
 		if !opens(old) || !opens(secret) {
 			t.Error("one of the two secrets does not open within the overlap")
@@ -107,8 +107,11 @@ func TestExpiryAndRotation(t *testing.T) {
 		if err != nil || opens(secret) || !opens(third) {
 			t.Errorf("rotated without overlap: old %v, new %v (%v)", opens(secret), opens(third), err)
 		}
+		if _, ok := s.Find([]byte(third), time.Now().Add(48*time.Hour)); ok {
+			t.Error("it opens at a time after its end: the clock is the caller's")
+		}
 		time.Sleep(48 * time.Hour)
-		if _, ok := s.ByID(info.ID); opens(third) || ok {
+		if _, ok := s.ByID(info.ID, time.Now()); opens(third) || ok {
 			t.Error("an expired key opens")
 		}
 		for _, d := range []time.Duration{-1, MaxOverlap + 1} {
@@ -287,7 +290,7 @@ func FuzzKeyFile(f *testing.F) {
 func TestReload(t *testing.T) {
 	s := open(t)
 	info, secret := s.mustMake(t, gateway.KeySpec{Tenant: "a", RPM: 2})
-	g, _ := s.Find([]byte(secret))
+	g, _ := s.Find([]byte(secret), time.Now())
 	now := time.Now()
 	if q, err := s.Reserve(g, now, gateway.Reserving{}); err != nil || q.Requests.Remaining != 1 {
 		t.Fatal(q, err)
@@ -305,7 +308,7 @@ func TestReload(t *testing.T) {
 	if err := write(append(good, "- nonsense\n"...)); err == nil || !strings.Contains(err.Error(), s.path) {
 		t.Errorf("bad file: %v", err)
 	}
-	if _, ok := s.Find([]byte(secret)); !ok {
+	if _, ok := s.Find([]byte(secret), time.Now()); !ok {
 		t.Error("a bad file has changed something")
 	}
 	damaged, _ := os.ReadFile(s.path)
@@ -334,7 +337,7 @@ func TestReload(t *testing.T) {
 	if err := write(good); err != nil {
 		t.Fatal(err)
 	}
-	g, _ = s.ByID(info.ID)
+	g, _ = s.ByID(info.ID, time.Now())
 	if _, err := s.Reserve(g, now, gateway.Reserving{}); err == nil {
 		t.Error("a key that was away for a moment has its limits anew")
 	}
@@ -344,7 +347,7 @@ func TestUsage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // begins on 1 January 2000
 		s := open(t)
 		info, secret := s.mustMake(t, gateway.KeySpec{Tenant: "a", Budget: 1000})
-		g, _ := s.Find([]byte(secret))
+		g, _ := s.Find([]byte(secret), time.Now())
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- s.Run(ctx) }()
@@ -414,7 +417,7 @@ func TestReserveRace(t *testing.T) {
 	s := open(t)
 	const rpm, tpm, parallel, budget, need, used = 500, 40_000, 8, 30_000, 100, 130
 	_, secret := s.mustMake(t, gateway.KeySpec{Tenant: "a", RPM: rpm, TPM: tpm, Parallel: parallel, Budget: budget})
-	g, _ := s.Find([]byte(secret))
+	g, _ := s.Find([]byte(secret), time.Now())
 	now := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
 	var running, most, admitted, tokens atomic.Int64
 	var wg sync.WaitGroup
@@ -476,7 +479,7 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 	_, secret := s.mustMake(t, gateway.KeySpec{Tenant: "a", RPM: 1 << 30, TPM: 1 << 30, Parallel: 5, Budget: 1 << 40})
 	raw, now, r := []byte(secret), time.Now(), gateway.Reserving{Tokens: 10}
 	if n := testing.AllocsPerRun(100, func() {
-		g, ok := s.Find(raw)
+		g, ok := s.Find(raw, time.Now())
 		if _, err := s.Reserve(g, now, r); err != nil || !ok {
 			t.Fatal(err)
 		}
@@ -510,7 +513,7 @@ func BenchmarkFind(b *testing.B) {
 	raw := []byte(secret)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, ok := s.Find(raw); !ok {
+		if _, ok := s.Find(raw, time.Now()); !ok {
 			b.Fatal("not found")
 		}
 	}

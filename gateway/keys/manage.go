@@ -78,7 +78,7 @@ func (s *Store) Make(spec gateway.KeySpec) (gateway.KeyInfo, string, error) {
 	if bad := checkSpec(e.KeySpec); bad != nil {
 		return gateway.KeyInfo{}, "", bad
 	}
-	if past(e.Expires) {
+	if past(e.Expires, now) {
 		return gateway.KeyInfo{}, "", &jobs.InvalidError{Param: "expires_at", Reason: "is in the past"}
 	}
 	err := s.change(func(list []Entry) ([]Entry, error) {
