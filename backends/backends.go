@@ -120,6 +120,9 @@ type Reply struct {
 	Header      Header // what else the client may see; the adapter's allow-list decides
 	Body        io.ReadCloser
 	Timing      Timing
+	// Dimensions is the length that each of its vectors was found to have; 0 = it
+	// is not known.
+	Dimensions int
 }
 
 // EventReader is what the Body of an SSE reply may have besides Read: whole

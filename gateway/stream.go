@@ -37,6 +37,7 @@ type stream struct {
 	finished bool  // each that has begun has its finish_reason
 	over     error // what next says from now on; nil = go on
 	chunks   int   // events with content
+	counted  bool  // the engine has said how many tokens the answer has
 
 	mu      sync.Mutex // guards what the heartbeat shares with WriteTo
 	w       io.Writer  // nil: not writing
@@ -260,6 +261,7 @@ func (b *stream) note(c openai.Chunk) {
 	b.choices, b.ended = b.choices|c.Choices, b.ended|c.Ended
 	b.finished = (b.finished || c.Finished) && b.choices&^b.ended == 0
 	b.meter(c.PromptTokens, c.CompletionTokens)
+	b.counted = b.counted || c.Counted
 	b.learn(c.PromptTokens)
 }
 
@@ -378,8 +380,8 @@ func (b *stream) Close() error {
 	if b.reply != nil {
 		b.reply.Body.Close()
 	}
-	if b.out.CompletionTokens == 0 {
-		b.out.CompletionTokens = b.chunks
+	if !b.counted || b.out.Status != 200 { // an end that did not come has no count; what runs along may lag
+		b.out.CompletionTokens = max(b.out.CompletionTokens, b.chunks)
 	}
 	b.end()
 	b.s.active.Add(-1)

@@ -404,6 +404,22 @@ func TestDimensionsAreNeverIgnored(t *testing.T) {
 	}
 }
 
+// An answer whose vectors were measured below (the cache does) is not split again.
+func TestDimensionsAreLookedAtOnce(t *testing.T) {
+	const unsplittable = `{"data":"not looked at"}`
+	for found, status := range map[int]int{0: 502, 1: 502, 2: 200} {
+		e := start(t, func(context.Context, *backends.Request) (*backends.Reply, error) {
+			r := whole200(200, unsplittable)
+			r.Dimensions = found
+			return r, nil
+		})
+		resp, body := e.post(t, "/v1/embeddings", `{"model":"tiny","input":"hello","dimensions":2}`)
+		if resp.StatusCode != status {
+			t.Errorf("2 asked for, %d found: %d %s, want %d", found, resp.StatusCode, body, status)
+		}
+	}
+}
+
 // What an engine does not count is counted here: no answer is free.
 func TestUsageThatIsNotReported(t *testing.T) {
 	keys := newRing(t, "u", &Grant{Tenant: "red"})
@@ -413,7 +429,8 @@ func TestUsageThatIsNotReported(t *testing.T) {
 		prompt, completion int // as perByte counts
 	}{
 		{"/v1/chat/completions", chatBody, `{"choices":[{"message":{"content":"hello\n"},"finish_reason":"stop"}]}`, 2, 6},
-		{"/v1/chat/completions", chatBody, `{"choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":9,"completion_tokens":0,"total_tokens":9}}`, 9, 5},
+		{"/v1/chat/completions", chatBody, `{"choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":9,"completion_tokens":0,"total_tokens":9}}`, 9, 0},
+		{"/v1/chat/completions", chatBody, `{"choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":9,"total_tokens":9}}`, 9, 5},
 		{"/v1/chat/completions", chatBody, `{"choices":[{"message":{"content":"hello"}}],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10}}`, 9, 1},
 		{"/v1/completions", `{"model":"tiny","prompt":"hi"}`, `{"choices":[{"text":"a"},{"text":"bc"}]}`, 2, 3},
 		{"/v1/embeddings", embedBody, `{"data":[]}`, 3, 0},

@@ -78,8 +78,10 @@ func (a *ask) whole(buf []byte, reply *backends.Reply, err error) whole {
 		w.reply, w.fault.after = reply, announced(reply.Header)
 		return w
 	}
-	if err := a.honoured(body); err != nil {
-		return a.failed(err)
+	if reply.Dimensions != a.req.Dimensions { // else who knows has looked
+		if err := a.honoured(body); err != nil {
+			return a.failed(err)
+		}
 	}
 	a.out.Status, a.out.Bytes = reply.Status, int64(len(body))
 	a.out.FirstToken = time.Since(a.req.Arrival)
@@ -88,9 +90,10 @@ func (a *ask) whole(buf []byte, reply *backends.Reply, err error) whole {
 	if !ok && reply.Timing.PromptTokens > 0 {
 		usage = openai.Usage{Prompt: reply.Timing.PromptTokens, Total: reply.Timing.PromptTokens}
 	}
-	if usage.Completion == 0 && a.req.Endpoint.Generates() {
+	if !usage.Counted && a.req.Endpoint.Generates() {
 		// The engine does not say. An estimate, as for streams: else answers of
-		// such engines, and of such providers, would be free.
+		// such engines, and of such providers, would be free. A 0 is believed: a
+		// completion with echo and max_tokens 0 has text that nobody generated.
 		for _, text := range openai.AnswerText(a.req.Endpoint, body) {
 			usage.Completion += a.measure(text)
 		}
@@ -100,11 +103,8 @@ func (a *ask) whole(buf []byte, reply *backends.Reply, err error) whole {
 	return whole{reply: reply, body: body, usage: usage}
 }
 
-// honoured checks what engines like to ignore, whoever the answer is from.
+// honoured checks what engines like to ignore.
 func (a *ask) honoured(body []byte) error {
-	if a.req.Dimensions == 0 {
-		return nil
-	}
 	rows, _, err := openai.SplitEmbeddings(body, len(a.req.Inputs))
 	if err == nil {
 		err = openai.CheckDimensions(rows, a.req.Dimensions)

@@ -12,8 +12,14 @@ type Chunk struct {
 	// Choices are those of which the chunk has anything, Ended those that it gives
 	// a finish_reason: sets of bits by index. Beyond 63 they share a bit.
 	Choices, Ended uint64
-	// Tokens as far as the chunk says, else 0.
+	// Tokens as far as the chunk says, else 0. Counted: it gives CompletionTokens,
+	// be it as 0.
 	PromptTokens, CompletionTokens int
+	Counted                        bool
+}
+
+func (c *Chunk) meter(u Usage) {
+	c.PromptTokens, c.CompletionTokens, c.Counted = u.Prompt, u.Completion, u.Counted
 }
 
 // scanChunk reads the facts of a payload. What is not a chunk gives the zero
@@ -35,7 +41,7 @@ func scanChunk(data []byte) (c Chunk) {
 		case "usage":
 			var u Usage
 			if u, sawUsage = usage(&w); sawUsage {
-				c.PromptTokens, c.CompletionTokens = u.Prompt, u.Completion
+				c.meter(u)
 			}
 		case "choices":
 			sawChoices = true
@@ -96,8 +102,11 @@ func (w *walk) member(but string) (some bool) {
 	return some
 }
 
-// Usage is the token count of a reply.
-type Usage struct{ Prompt, Completion, Total int }
+// Usage is the token count of a reply. Counted: Completion was given, be it as 0.
+type Usage struct {
+	Prompt, Completion, Total int
+	Counted                   bool
+}
 
 // ScanUsage finds the token counts of a whole reply: the top-level "usage", as
 // OpenAI or Anthropic name its fields, or Cohere's "meta.tokens". One that has
@@ -157,7 +166,7 @@ func usage(w *walk) (u Usage, ok bool) {
 		case "cache_read_input_tokens", "cache_creation_input_tokens":
 			cached += n
 		case "completion_tokens", "output_tokens":
-			u.Completion, parts, ok = n, true, true
+			u.Completion, u.Counted, parts, ok = n, true, true, true
 		case "total_tokens":
 			u.Total, total, ok = n, true, true
 		}

@@ -23,7 +23,8 @@ func ScanEvent(e backends.Endpoint, event []byte) (c Chunk) {
 	if e != backends.Chat && e != backends.Completions && !c.Failed {
 		// Audio and images: any event carries some, or the usage at the end.
 		u, _ := ScanUsage(data)
-		c.Content, c.PromptTokens, c.CompletionTokens = len(data) > 0, u.Prompt, u.Completion
+		c.Content = len(data) > 0
+		c.meter(u)
 	}
 	c.Failed = c.Failed || string(name) == "error"
 	return c
@@ -55,7 +56,7 @@ func responsesEvent(name, data []byte) (c Chunk) {
 		c.Last, c.Failed = true, kind == "response.failed"
 		c.Finished = !c.Failed
 		u, _ := usage(&walk{data: lookup(response, "usage")})
-		c.PromptTokens, c.CompletionTokens = u.Prompt, u.Completion
+		c.meter(u)
 	default: // response.output_text.delta and its many kin
 		c.Content = delta && strings.HasSuffix(kind, ".delta")
 	}
@@ -92,13 +93,14 @@ func messagesEvent(name, data []byte) (c Chunk) {
 		c.Failed = true
 	case "message_start":
 		u, _ = usage(&walk{data: lookup(message, "usage")})
-		c.PromptTokens, c.CompletionTokens = u.Prompt, u.Completion
+		c.meter(u)
+		c.Counted = false // what follows is not in it
 	case "content_block_start": // a tool call has its name here
 		c.Content = text(lookup(block, "type")) == "tool_use"
 	case "content_block_delta":
 		c.Content = (&walk{data: delta}).member("type")
 	case "message_delta":
-		c.PromptTokens, c.CompletionTokens = u.Prompt, u.Completion
+		c.meter(u)
 		c.Finished = (&walk{data: lookup(delta, "stop_reason")}).peek() == '"'
 	case "message_stop":
 		c.Last, c.Finished = true, true

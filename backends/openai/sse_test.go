@@ -87,9 +87,9 @@ func TestScanChunk(t *testing.T) {
 			Content: true, Finished: true, Choices: 1<<63 | 4, Ended: 4},
 		`{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}`: {Finished: true, Choices: 1, Ended: 1},
 		`{"choices":[{"text":"x","finish_reason":"length"}],"usage":{"prompt_tokens":3,"completion_tokens":2}}`: {
-			Content: true, Finished: true, Choices: 1, Ended: 1, PromptTokens: 3, CompletionTokens: 2},
+			Content: true, Finished: true, Choices: 1, Ended: 1, PromptTokens: 3, CompletionTokens: 2, Counted: true},
 		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}`: {
-			UsageOnly: true, PromptTokens: 3, CompletionTokens: 2},
+			UsageOnly: true, PromptTokens: 3, CompletionTokens: 2, Counted: true},
 		`{"choices":[],"prompt_filter_results":[]}`:   {}, // Azure's first frame
 		`{"error":{"message":"x"}}`:                   {Failed: true},
 		`{"error":null,"choices":[]}`:                 {},
@@ -104,16 +104,17 @@ func TestScanChunk(t *testing.T) {
 
 func TestScanUsage(t *testing.T) {
 	for body, want := range map[string]Usage{
-		`{"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":8,"prompt_tokens_details":{"cached_tokens":2}}}`: {3, 4, 8},
-		`{"usage":{"prompt_tokens":3}}`: {3, 0, 3},
-		`{"usage":{"input_tokens":3,"output_tokens":4,"cache_read_input_tokens":10,"cache_creation_input_tokens":20}}`: {33, 4, 37},
-		`{"usage":{"input_tokens":0,"cache_read_input_tokens":10,"cache_creation_input_tokens":null}}`:                 {10, 0, 10},
-		`{"usage":{"output_tokens":4,"cache_read_input_tokens":10}}`:                                                   {0, 4, 4},
-		`{"usage":{"total_tokens":7}}`:                                                             {7, 0, 7},
-		`{"meta":{"tokens":{"input_tokens":5,"output_tokens":1}}}`:                                 {5, 1, 6},
-		`{"meta":{"tokens":{"input_tokens":5}},"usage":{"total_tokens":2}}`:                        {2, 0, 2},
-		`{"u\u0073age":{"prompt_tokens":3}}`:                                                       {3, 0, 3},
-		`{"x":{"usage":{"prompt_tokens":3}},"usage":{"prompt_tokens":1,"completion_tokens":null}}`: {1, 0, 1},
+		`{"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":8,"prompt_tokens_details":{"cached_tokens":2}}}`: {3, 4, 8, true},
+		`{"usage":{"prompt_tokens":3}}`: {3, 0, 3, false},
+		`{"usage":{"input_tokens":3,"output_tokens":4,"cache_read_input_tokens":10,"cache_creation_input_tokens":20}}`: {33, 4, 37, true},
+		`{"usage":{"input_tokens":0,"cache_read_input_tokens":10,"cache_creation_input_tokens":null}}`:                 {10, 0, 10, false},
+		`{"usage":{"output_tokens":4,"cache_read_input_tokens":10}}`:                                                   {0, 4, 4, true},
+		`{"usage":{"total_tokens":7}}`:                                                             {7, 0, 7, false},
+		`{"usage":{"prompt_tokens":7,"completion_tokens":0}}`:                                      {7, 0, 7, true},
+		`{"meta":{"tokens":{"input_tokens":5,"output_tokens":1}}}`:                                 {5, 1, 6, true},
+		`{"meta":{"tokens":{"input_tokens":5}},"usage":{"total_tokens":2}}`:                        {2, 0, 2, false},
+		`{"u\u0073age":{"prompt_tokens":3}}`:                                                       {3, 0, 3, false},
+		`{"x":{"usage":{"prompt_tokens":3}},"usage":{"prompt_tokens":1,"completion_tokens":null}}`: {1, 0, 1, false},
 	} {
 		if got, ok := ScanUsage([]byte(body)); !ok || got != want {
 			t.Errorf("%s: %+v, %v, want %+v", body, got, ok, want)

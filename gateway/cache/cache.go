@@ -117,7 +117,7 @@ func (c *Cache) Submit(ctx context.Context, r *backends.Request) (*backends.Repl
 	openai.Apportion(shares, tokens)
 	c.learn(a, vectors, shares)
 	if ask == r { // nothing of ours is in it: the answer as it came
-		reply.Body = io.NopCloser(bytes.NewReader(text))
+		reply.Body, reply.Dimensions = io.NopCloser(bytes.NewReader(text)), r.Dimensions
 		return reply, nil
 	}
 	return a.reply(reply)
@@ -203,6 +203,7 @@ func (a *answer) reply(r *backends.Reply) (*backends.Reply, error) {
 		return nil, err
 	}
 	r.Status, r.ContentType, r.Body = 200, "application/json", io.NopCloser(bytes.NewReader(text))
+	r.Dimensions = a.r.Dimensions
 	r.Timing.PromptTokens = tokens
 	return r, nil
 }

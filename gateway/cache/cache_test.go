@@ -229,6 +229,24 @@ func TestCacheOfARequestThatIsNotCountedByRows(t *testing.T) {
 	}
 }
 
+// Whoever gets an answer from here need not split it again to see how long its
+// vectors are.
+func TestCacheSaysWhatItChecked(t *testing.T) {
+	c, _ := New(&lengths{}, 1<<20, always)
+	for _, inputs := range []string{`"one"`, `"one"`, `["one","two"]`} { // asked, known, in part
+		for _, want := range []int{0, 2} {
+			body := `{"model":"m","input":` + inputs
+			if want > 0 {
+				body += `,"dimensions":2`
+			}
+			reply, err := c.Submit(t.Context(), request(t, "a", body+"}"))
+			if err != nil || reply.Dimensions != want {
+				t.Errorf("%s with %d dimensions: %+v, %v", inputs, want, reply, err)
+			}
+		}
+	}
+}
+
 // A vector that is longer than it was asked to be is not remembered.
 func TestCacheOfAnEngineThatIgnoresDimensions(t *testing.T) {
 	c, _ := New(&lengths{}, 1<<20, always)
