@@ -163,7 +163,7 @@ func (r *series) add(s *sample) {
 		if s.further {
 			r.further++
 		}
-		if !s.further && s.retries == 0 { // those may be sent long after the phase, and are not behind for that
+		if !s.further && s.due <= s.intended { // further turns, attempts and steps may be sent long after the phase, and are not behind for that
 			r.lastSent = max(r.lastSent, s.sent)
 		}
 		r.dist[sendLag].one(s.lag(), false)

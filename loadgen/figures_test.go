@@ -277,12 +277,12 @@ func TestTalliesByHand(t *testing.T) {
 	}
 }
 
-// What is sent long after the phase because of an answer, a further attempt or a
-// session's next turn, is not behind a schedule.
+// What is sent long after the phase because of an answer, a batch's second step, a
+// further attempt or a session's next turn, is not behind a schedule.
 func TestFollowUpsDoNotSlowTheRate(t *testing.T) {
 	col := collecting(twoTenants(), 2)
 	for _, s := range []sample{
-		{outcome: OK, wasSent: true, times: times{intended: 9 * time.Second, sent: 9 * time.Second, end: 10 * time.Second}},
+		{outcome: OK, wasSent: true, times: times{intended: 9 * time.Second, due: 14 * time.Second, sent: 14 * time.Second, end: 15 * time.Second}},
 		{outcome: Shed, wasSent: true, retries: 3, times: times{intended: 9 * time.Second, due: 15 * time.Second, sent: 15*time.Second + 2*msec, end: 16 * time.Second}},
 		{outcome: OK, wasSent: true, further: true, times: times{intended: 18 * time.Second, sent: 18 * time.Second, end: 19 * time.Second}},
 	} {
