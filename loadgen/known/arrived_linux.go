@@ -9,19 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stamp asks the kernel to note when data came in. On a busy machine that may be
-// milliseconds before the server gets to read it, which would be a wrong answer
-// to when a request was sent.
-func stamp(c net.Conn) {
-	s, ok := c.(syscall.Conn)
-	if !ok {
-		return
-	}
-	if raw, err := s.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPING, unix.SOF_TIMESTAMPING_RX_SOFTWARE|unix.SOF_TIMESTAMPING_SOFTWARE)
-		})
-	}
+// stamp has the kernel note when data comes in to any connection of a listener. On
+// a busy machine that may be milliseconds before the server gets to read it, which
+// would be a wrong answer to when a request was sent. Each connection inherits it:
+// to ask for it once one is accepted takes milliseconds and misses what has come in
+// by then, which is the first request.
+func stamp(_, _ string, raw syscall.RawConn) error {
+	return raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPING, unix.SOF_TIMESTAMPING_RX_SOFTWARE|unix.SOF_TIMESTAMPING_SOFTWARE)
+	})
 }
 
 // cameIn waits until there is something to read and says when the kernel got

@@ -2,6 +2,8 @@ package known
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,8 +23,18 @@ type subject struct {
 	// load is what the workload has besides name, URL and phases.
 	load loadgen.Workload
 	// retries are attempts after the first, and abandoned clients that leave as
-	// they were planned to, over all requests.
-	retries, abandoned int
+	// they were planned to, over all requests; steps are what a request is of
+	// besides its first, likewise.
+	retries, abandoned, steps int
+	// file is what the load reads: the recording of its arrivals, or its requests.
+	file []byte
+	// warm is how long the load runs before what counts, and drain how long what is
+	// open at its end may take; 0 = 5 s, in which all is over.
+	warm, drain time.Duration
+	// pair says which records are of which request, where their order does not.
+	pair func(s *subject, started time.Time) []asked
+	// more are rows that this server alone has.
+	more func(*subject, *loadgen.Report) []Row
 	// nobody: there is no server.
 	nobody bool
 	// counted: only outcomes and counts are checked, since it runs beside others.
@@ -65,7 +77,7 @@ func timed() []*subject {
 	quarter.wants[3] = loadgen.Late
 	first, rest := cut(word)
 	split1, split2 := cut(done)
-	return append([]*subject{
+	return slices.Concat(warmed(
 		paced("fixed delay of 50 ms", unary, loadgen.OK, chat(50*msec)),
 		paced("fixed delay, embeddings", embedding, loadgen.OK, plain(30*msec, "200 OK", "", vectorReply)),
 		quarter,
@@ -99,22 +111,51 @@ func timed() []*subject {
 		// TPOT alone does not see it: 500 ms for 10 tokens are as good as a token every 50.
 		paced("tokens held back", held(streaming, loadgen.Goal{TPOTTarget: 60 * msec, Smooth: 100 * msec}), loadgen.Late, stream(11,
 			at(20*msec, word), at(40*msec, word), at(60*msec, word), at(520*msec, word, word, word, word, word, word, word, word), end(530*msec, 11))),
-	}, hard()...)
+		slowReader(),
+		paced("rerank", loadgen.Workload{Kind: loadgen.Rerank, Content: loadgen.Content{Inputs: 3}}, loadgen.OK, plain(40*msec, "200 OK", "", rerankReply)),
+		paced("jobs", loadgen.Workload{Kind: loadgen.Job, Content: loadgen.Content{Template: "known"}}, loadgen.OK, without(plain(30*msec, "201 Created", "", jobReply))),
+	), silent(), planned(), clients())
 }
 
-// hard are the servers of which more than a script is to be told.
-func hard() []*subject {
-	silent := unary
-	silent.Timeout = 300 * msec
-	midway := streaming
-	midway.Timeout = 300 * msec
+// warmed has each server asked for as long as an answer takes before what counts
+// begins: the connections are open then. What opening one takes is the
+// generator's, and would be seen by no server's clock.
+func warmed(all ...*subject) []*subject {
+	for _, s := range all {
+		var longest time.Duration
+		for _, a := range s.server.scripts {
+			longest = max(longest, a.parts[len(a.parts)-1].at)
+		}
+		s.warm = (longest + 5*s.server.slow).Truncate(100*msec) + 200*msec
+		for s.warmRequests()%len(s.server.scripts) != 0 { // else they would not begin with the first
+			s.warm += 100 * msec
+		}
+	}
+	return all
+}
+
+// warmRequests is how many come before those that count.
+func (s *subject) warmRequests() int {
+	return int(math.Round(s.rate * s.warm.Seconds()))
+}
+
+// slowReader takes 64 KiB every 20 ms.
+func slowReader() *subject {
 	big := unary
 	big.Texts = []string{strings.Repeat("a word after a word ", 256<<10/20)}
-	reader := paced("slow reader of 256 KiB requests", big, loadgen.OK, chat(20*msec))
-	reader.n, reader.rate, reader.server.slow = 20, 20, 20*msec
+	s := paced("slow reader of 256 KiB requests", big, loadgen.OK, chat(20*msec))
+	s.n, s.rate, s.server.slow = 20, 20, 20*msec
+	return s
+}
+
+// silent are servers that clients wait for in vain.
+func silent() []*subject {
+	wait := unary
+	wait.Timeout = 300 * msec
+	midway := streaming
+	midway.Timeout = 300 * msec
 	return []*subject{
-		reader,
-		paced("no answer", silent, loadgen.Timeout, script{end: hang}),
+		paced("no answer", wait, loadgen.Timeout, script{end: hang}),
 		paced("falls silent in a stream", midway, loadgen.Timeout, stream(0, at(0, role), at(20*msec, word)).ends(hang)),
 	}
 }
@@ -171,18 +212,41 @@ func faults() []*subject {
 		paced("nobody listens", unary, loadgen.Connect, script{}),
 	}
 	out[len(out)-1].nobody = true
-	out = append(out, transports()...)
+	out = slices.Concat(out, submissions(), transports(), habits())
 	for _, s := range out {
 		s.n, s.rate, s.counted = faulty, 20, true
 	}
-	return out
+	return append(out, talks()...)
+}
+
+// submissions are answers to rerank, batches and jobs that break a promise.
+func submissions() []*subject {
+	const rerank, batch, job = loadgen.Rerank, loadgen.Batch, loadgen.Job
+	of := func(name string, kind loadgen.Kind, body string) *subject {
+		w := loadgen.Workload{Kind: kind}
+		if kind == job {
+			w.Template = "known"
+		}
+		return paced(name, w, loadgen.Protocol, plain(0, "200 OK", "", body))
+	}
+	refused := of("upload refused", batch, "")
+	refused.wants[0], refused.server.scripts[0] = loadgen.Shed, plain(0, "429 Too Many Requests", "", `{}`)
+	failed := of("batch that failed at once", batch, "")
+	failed.server.choose = batchOf(0, plain(0, "200 OK", "", `{"id":"b1","object":"batch","status":"failed"}`))
+	failed.steps = faulty
+	return []*subject{
+		of("rerank without a score", rerank, `{"results":[{"index":0}]}`),
+		of("rerank of a document that was not sent", rerank, `{"results":[{"index":1,"relevance_score":0.5}]}`),
+		refused, failed,
+		of("job without an id", job, `{"state":"queued"}`),
+		of("job that failed at once", job, `{"id":"j1","state":"failed"}`),
+	}
 }
 
 // faulty is how many requests a server gets of which only the outcomes count.
 const faulty = 10
 
-// transports are whole answers in every form that HTTP allows, and what clients
-// do of their own accord.
+// transports are whole answers in every form that HTTP allows.
 func transports() []*subject {
 	const chunkedHead = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
 	whole := chat(0).parts[0].text
@@ -190,29 +254,27 @@ func transports() []*subject {
 		s.tokens = chatTokens
 		return paced(name, unary, loadgen.OK, s)
 	}
-	again, leaving := unary, streaming
-	again.Retry = &loadgen.Retry{Most: 10, Base: 10 * msec}
-	leaving.Abandon = &loadgen.Abandon{Share: 1, After: 100 * msec}
-	retried := paced("refused, and served when asked again", again, loadgen.OK, plain(0, "429 Too Many Requests", "", `{}`), chat(0))
-	retried.wants = retried.wants[:1]
-	retried.retries = faulty // every second attempt is refused, whoever's it is
-	left := paced("clients that leave", leaving, loadgen.Cancelled, stream(0, at(0, role), at(20*msec, word)).ends(hang))
-	left.abandoned = faulty
 	return []*subject{
 		answers("answer in chunks", raw(chunkedHead+"5;a=b\r\n"+chatReply[:5]+"\r\n"+fmt.Sprintf("%X\r\n%s\r\n0\r\nX-Trailer: 1\r\n\r\n", len(chatReply)-5, chatReply[5:]), keep)),
 		answers("answer that ends with the connection", raw("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"+chatReply, shut)),
 		answers("interim answer first", raw("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"+whole, keep)),
 		answers("connection closed after each answer", raw(strings.Replace(whole, "\r\n", "\r\nConnection: close\r\n", 1), shut)),
 		answers("the same without a word", raw(whole, shut)),
-		retried, left,
 	}
 }
 
 // workload is the load on a server at an address.
 func (s *subject) workload(addr string) loadgen.Workload {
 	w := s.load
-	w.Name, w.Model, w.URL = s.name, "known", "http://"+addr
-	w.Phases = []arrivals.Phase{{Name: "steady", Duration: s.span(), Process: arrivals.Process{Kind: arrivals.Constant, Rate: s.rate}}}
+	w.Name, w.URL = s.name, "http://"+addr
+	if w.Kind != loadgen.Job { // which has none
+		w.Model = "known"
+	}
+	p := arrivals.Process{Kind: arrivals.Constant, Rate: s.rate}
+	if s.file != nil && w.Requests == "" {
+		p = arrivals.Process{Kind: arrivals.Replay, Trace: arrivals.Trace{File: s.name, Format: arrivals.RecordFormat}}
+	}
+	w.Phases = []arrivals.Phase{{Name: "steady", Duration: s.span(), Process: p}}
 	return w
 }
 

@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -30,10 +32,15 @@ type conn struct {
 	r    *bufio.Reader
 	path []byte // of the request, reused by the next one
 	body []byte
+	sign sign // of the request; read only with signs
 
+	signs   bool          // the head is read for who sends
 	stamped bool          // the kernel tells when requests came in
 	slow    time.Duration // wait between reads of slowRead bytes of a body
 }
+
+// sign is what a head says of who sends, as it stands there.
+type sign struct{ key, class, deadline string }
 
 // slowRead is how much of a body a slow reader takes at once, in bytes.
 const slowRead = 64 << 10
@@ -58,7 +65,7 @@ func (c *conn) next() (arrived time.Time, err error) {
 	if !ok {
 		return arrived, fmt.Errorf("request line is %q", line)
 	}
-	c.path = append(c.path[:0], path...)
+	c.path, c.sign = append(c.path[:0], path...), sign{}
 	length, err := c.fields()
 	if err != nil {
 		return arrived, err
@@ -85,6 +92,22 @@ func (c *conn) fields() (length int, err error) {
 				return 0, fmt.Errorf("body of %q bytes, want 0 to %d", line[n:], maxBody)
 			}
 		}
+		if c.signs {
+			c.sign.read(line)
+		}
+	}
+}
+
+func (s *sign) read(line []byte) {
+	name, value, _ := strings.Cut(string(line), ":")
+	value = strings.TrimSpace(value)
+	switch strings.ToLower(name) {
+	case "authorization":
+		s.key = strings.TrimPrefix(value, "Bearer ")
+	case "x-aloft-priority":
+		s.class = value
+	case "x-aloft-deadline-ms":
+		s.deadline = value
 	}
 }
 
@@ -155,6 +178,16 @@ func serve(ctx context.Context, l net.Listener, handle func(*conn)) error {
 
 // until waits for an absolute time.
 func until(at time.Time) { time.Sleep(time.Until(at)) }
+
+// stays waits for an absolute time and reports whether the client is there all
+// the while. It sends nothing before it has its answer.
+func (c *conn) stays(at time.Time) bool {
+	if c.SetReadDeadline(at) != nil {
+		return false
+	}
+	_, err := c.r.Peek(1)
+	return errors.Is(err, os.ErrDeadlineExceeded) && c.SetReadDeadline(time.Time{}) == nil
+}
 
 // reset makes Close send a reset instead of an orderly end.
 func (c *conn) reset() error {

@@ -96,8 +96,8 @@ type script struct {
 	end   ending
 	// tokens are those of the completion by usage; 0: there is no usage.
 	tokens int
-	// refused: it is no answer, and has no tokens.
-	refused bool
+	// untold: it says nothing of tokens, be it a refusal or of a kind that has none.
+	untold bool
 }
 
 const streamHead = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -115,7 +115,7 @@ func (s script) ends(e ending) script {
 
 // plain is an answer in one write.
 func plain(d time.Duration, status, fields, body string) script {
-	return script{refused: status != "200 OK", parts: []part{{at: d, raw: true, event: event{text: fmt.Sprintf(
+	return script{untold: status != "200 OK", parts: []part{{at: d, raw: true, event: event{text: fmt.Sprintf(
 		"HTTP/1.1 %s\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s", status, fields, len(body), body)}}}}
 }
 
@@ -144,8 +144,16 @@ const chatTokens = 4 // of every plain answer
 var (
 	chatReply = fmt.Sprintf(`{"choices":[{"index":0,"message":{"role":"assistant","content":"four words of text"},"finish_reason":"stop"}],"usage":{"prompt_tokens":%d,"completion_tokens":%d}}`,
 		promptTokens, chatTokens)
+	rerankReply = fmt.Sprintf(`{"results":[{"index":2,"relevance_score":0.9},{"index":0,"relevance_score":0.5},{"index":1,"relevance_score":0.1}],"usage":{"total_tokens":%d}}`, promptTokens)
+	jobReply    = `{"id":"j1","state":"queued"}`
 	vectorReply = fmt.Sprintf(`{"data":[{"index":0,"embedding":[0.6,0.8]}],"usage":{"prompt_tokens":%d}}`, promptTokens)
 )
+
+// without is a script of a kind of answer that has no tokens.
+func without(s script) script {
+	s.untold = true
+	return s
+}
 
 // chat is a plain answer to chat after d.
 func chat(d time.Duration) script {

@@ -2,10 +2,8 @@ package known
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"aloft/loadgen"
@@ -35,17 +33,39 @@ func (t truth) add(metric string, d time.Duration) {
 	t[metric] = append(t[metric], float64(d)/float64(msec))
 }
 
-// truth reads the records of a run that began at started. Requests are paired
-// with their intended starts in the order in which they came: they are sent in
-// that order, further apart than their ways to the server differ.
-func (s *subject) truth(started time.Time) truth {
+// asked is one request of the plan as the server saw it.
+type asked struct {
+	*record            // of its last attempt or step
+	intended time.Time // from where its latency counts
+	due      time.Time // when the last was to be sent
+	want     loadgen.Outcome
+}
+
+// all pairs the records of a run that began at started with their intended
+// starts, in the order in which they came: they are sent in that order, further
+// apart than their ways to the server differ. Where that tells nothing the
+// subject has a way of its own, or its times are not checked.
+func (s *subject) all(started time.Time) []asked {
+	if s.pair != nil {
+		return s.pair(s, started)
+	}
+	var out []asked
+	for i, r := range s.server.seen() {
+		due := started.Add(s.due(i))
+		out = append(out, asked{r, due, due, s.want(i)})
+	}
+	return out
+}
+
+// truth reads the records of a run that began at started.
+func (s *subject) truth(started time.Time) truth { return s.truthOf(s.all(started)) }
+
+func (s *subject) truthOf(all []asked) truth {
 	t := truth{}
-	for i, r := range s.server.seen() { // of retries the order tells nothing: their times are not checked
-		intended := started.Add(s.due(i))
-		t.add(sendLag, r.arrived.Sub(intended))
-		outcome := s.want(i)
-		gaveUp := outcome == loadgen.Timeout
-		whole := (outcome == loadgen.OK || outcome == loadgen.Late) && len(r.writes) == len(r.script.parts)
+	for _, r := range all {
+		t.add(sendLag, r.arrived.Sub(r.due))
+		gaveUp := r.want == loadgen.Timeout || s.drain > 0
+		whole := (r.want == loadgen.OK || r.want == loadgen.Late) && len(r.writes) == len(r.script.parts) && !gaveUp
 		if !whole && !gaveUp {
 			continue
 		}
@@ -54,7 +74,7 @@ func (s *subject) truth(started time.Time) truth {
 				at = r.left // its age then
 			}
 			if !at.IsZero() {
-				t.add(metric, at.Sub(intended))
+				t.add(metric, at.Sub(r.intended))
 				t.add(since, at.Sub(r.arrived))
 			}
 		}
@@ -74,7 +94,7 @@ func (s *subject) truth(started time.Time) truth {
 		both(firstToken, firstToken+sinceSend, r.first(content))
 		both(firstVisible, firstVisible+sinceSend, r.first(visible))
 		if whole {
-			t.addTokens(r, cmp.Or(s.load.TPOTTarget, playback))
+			t.addTokens(r.record, cmp.Or(s.load.TPOTTarget, playback))
 		}
 	}
 	return t
@@ -215,84 +235,4 @@ func near(right, got []float64) bool {
 		}
 	}
 	return true
-}
-
-// counts are the rows of what was counted; all have to be exact but the rate.
-func (s *subject) counts(r *loadgen.Result, started time.Time) []Row {
-	var rows []Row
-	exact := func(metric string, right, got float64) {
-		rows = append(rows, Row{Server: s.name, Metric: metric, Right: []float64{right}, Measured: []float64{got}, OK: right == got})
-	}
-	want := map[loadgen.Outcome]int{}
-	for i := range s.n - s.abandoned {
-		want[s.want(i)]++
-	}
-	if s.server.stall > 0 { // who is late, how long the machine took to catch up decides too
-		late := s.truth(started).late(s.load.Target)
-		want[loadgen.Late], want[loadgen.OK] = late, s.n-late
-	}
-	offered := s.n - s.abandoned
-	exact("offered", float64(offered), float64(r.Offered))
-	if s.retries+r.Retries > 0 {
-		exact("retries", float64(s.retries), float64(r.Retries))
-	}
-	if s.abandoned+r.Abandoned > 0 {
-		exact("clients that left as planned", float64(s.abandoned), float64(r.Abandoned))
-	}
-	if !s.nobody && s.abandoned == 0 { // on a busy machine a client may leave before it has sent anything
-		exact("requests that the server saw", float64(s.n+s.retries), float64(len(s.server.seen())))
-	}
-	got := map[loadgen.Outcome]int{loadgen.OK: r.OK, loadgen.Late: r.Late, loadgen.Shed: r.Shed}
-	for o, n := range r.FailedBy {
-		got[o] = n
-	}
-	others := r.Offered
-	for _, o := range slices.Sorted(maps.Keys(want)) {
-		exact("outcome "+string(o), float64(want[o]), float64(got[o]))
-		others -= got[o]
-	}
-	exact("any other outcome", 0, float64(others))
-	if again := s.sheds(); again+r.RetryAfter > 0 {
-		exact("sheds with Retry-After", float64(again), float64(r.RetryAfter))
-	}
-	exact("attainment", float64(want[loadgen.OK])/float64(max(1, offered)), r.Attainment)
-	if answered := want[loadgen.OK] + want[loadgen.Late]; answered > 0 {
-		t := s.tokens()
-		exact("prompt tokens", float64(t.Prompt), float64(r.Tokens.Prompt))
-		exact("completion tokens", float64(t.Completion), float64(r.Tokens.Completion))
-		exact("answers without usage", float64(t.Estimated), float64(r.Tokens.Estimated))
-	}
-	rate := Row{Server: s.name, Metric: "sent/s", Right: []float64{s.rate}, Measured: []float64{r.Achieved}}
-	rate.OK = math.Abs(r.Achieved-s.rate) <= tolerance*s.rate
-	return append(rows, rate)
-}
-
-// sheds is how many refusals said when to come back.
-func (s *subject) sheds() int {
-	n := 0
-	for _, r := range s.server.seen() {
-		for _, p := range r.script.parts {
-			if p.raw && strings.Contains(p.text, "\r\nRetry-After: ") {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-// tokens are those of the answers that were given.
-func (s *subject) tokens() loadgen.Tokens {
-	var t loadgen.Tokens
-	for _, r := range s.server.seen() {
-		if r.script.refused {
-			continue
-		}
-		t.Completion += r.completion()
-		if s.load.Stream && r.script.tokens == 0 {
-			t.Estimated++
-			continue
-		}
-		t.Prompt += promptTokens
-	}
-	return t
 }
