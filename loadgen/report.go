@@ -293,8 +293,11 @@ func (r *Report) Verdict() error {
 	if len(r.Failed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("THE RUN DOES NOT COUNT: %s", strings.Join(r.Failed, "; "))
+	return fmt.Errorf("THE RUN DOES NOT COUNT: %s\n  what helps: %s", strings.Join(r.Failed, "; "), WhatHelps)
 }
+
+// WhatHelps is what to do about a run that does not count.
+const WhatHelps = "a machine with free CPUs that is not the server's, or a lower rate; where requests waited for a slot, a server that keeps up or a larger max_in_flight; aloft load calibrate says what a machine can send"
 
 // LagLimit is how high the p99 of the send lag may be before the run does not
 // count, in milliseconds: 1, or 1 % of the target where that is more (issue 4).

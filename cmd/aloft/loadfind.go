@@ -22,7 +22,7 @@ type loadFind struct {
 	Attain     float64       `help:"Share of offered requests that must be good." default:"0.99"`
 	From       float64       `help:"Lowest rate, arrivals a second over all workloads." placeholder:"RATE"`
 	To         float64       `help:"Highest rate." placeholder:"RATE"`
-	Window     time.Duration `help:"How long a rate is measured." default:"30s"`
+	Window     time.Duration `help:"How long a rate is measured; up to 10 times as long where it brings few requests." default:"30s"`
 	WarmUp     time.Duration `help:"Load before each window; without it the profile's, or a sixth of the window." placeholder:"TIME"`
 	Limit      time.Duration `help:"Most time for it all." default:"30m"`
 	Most       time.Duration `name:"max-window" help:"Longest that a window may become for its requests, or for what the queue remembers; without it 10 windows." placeholder:"TIME"`

@@ -206,7 +206,7 @@ func (c *chart) across(y float64, label string) {
 // down draws one at a value of x.
 func (c *chart) down(x float64, label string) {
 	if x >= c.X.lo && x <= c.X.hi {
-		c.Marks = append(c.Marks, mark{Vertical: true, At: pos(c.X.at(x)), Label: label})
+		c.Marks = append(c.Marks, mark{Vertical: true, At: pos(c.X.at(x)), Drop: strconv.Itoa(10 + 14*(len(c.Marks)%2)), Label: label})
 	}
 }
 

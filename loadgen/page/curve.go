@@ -12,7 +12,7 @@ import (
 
 // Sweep writes the page of a curve over rates.
 func Sweep(w io.Writer, c *search.Curve) error {
-	d := document{Title: orUnnamed(c.Name), Kind: "Load sweep", Verdict: verdict{Class: "fact"}}
+	d := document{Title: orUnnamed(c.Name), Kind: "Load sweep" + when(c.Started, c.Elapsed), Verdict: verdict{Class: "fact"}}
 	holds := 0
 	for i := range c.Points {
 		if c.Points[i].Verdict == search.Holds {
@@ -26,7 +26,7 @@ func Sweep(w io.Writer, c *search.Curve) error {
 
 // Answer writes the page of a search.
 func Answer(w io.Writer, a *search.Answer) error {
-	d := document{Title: orUnnamed(a.Name), Kind: "Load search", Verdict: verdict{Class: "fact"}}
+	d := document{Title: orUnnamed(a.Name), Kind: "Load search" + when(a.Started, a.Elapsed), Verdict: verdict{Class: "fact"}}
 	switch {
 	case a.Low > 0 && a.High > 0:
 		d.Verdict.Text = fmt.Sprintf("Holds up to %s/s, fails from %s/s", number(a.Low), number(a.High))
@@ -56,7 +56,7 @@ func (d *document) curve(h *search.Head) {
 		d.Verdict.Class = "bad"
 		d.Verdict.Text = "THE GENERATOR FAILED, not the server: the server may do more than what is shown here. " + d.Verdict.Text
 	}
-	if h.Note != "" {
+	if h.Note != "" && h.Stopped != search.Broken { // else the verdict has it
 		d.Notes = append(d.Notes, h.Note)
 	}
 	d.Notes = append(d.Notes, "Times count from the intended start of a request. Figures of several workloads are the sum of rates and the worst of times. Hollow points fail.")

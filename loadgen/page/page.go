@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strconv"
 )
 
@@ -60,6 +61,25 @@ func (t table) Figure(column int) bool {
 	return column >= t.Text && !(t.Last && column == len(t.Head)-1)
 }
 
+// Message reports whether a column has long text.
+func (t table) Message(column int) bool { return t.Last && column == len(t.Head)-1 }
+
+// lean leaves out the columns of figures in which no row has one.
+func (t table) lean() table {
+	out := t
+	out.Head, out.Rows = nil, make([][]string, len(t.Rows))
+	for i, h := range t.Head {
+		if t.Figure(i) && !slices.ContainsFunc(t.Rows, func(row []string) bool { return row[i] != "–" }) {
+			continue
+		}
+		out.Head = append(out.Head, h)
+		for k, row := range t.Rows {
+			out.Rows[k] = append(out.Rows[k], row[i])
+		}
+	}
+	return out
+}
+
 // add numbers the charts of a section and appends it.
 func (d *document) add(s section) {
 	kept := s.Charts[:0]
@@ -71,6 +91,9 @@ func (d *document) add(s section) {
 		}
 	}
 	s.Charts = kept
+	for i, t := range s.Tables {
+		s.Tables[i] = t.lean()
+	}
 	d.Sections = append(d.Sections, s)
 }
 

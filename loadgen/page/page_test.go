@@ -225,7 +225,7 @@ func TestVerdicts(t *testing.T) {
 	all := pages(t, "chat")
 	for kind, want := range map[string][]string{
 		"run":     {"% of 1470 offered requests were good. A closed loop is among them", "CLOSED LOOP: for comparison only", "ESTIMATED: 12 answers had no usage", "0123456789abcdef", ">42<", "the server said: chat"},
-		"failed":  {`class="verdict bad" role="alert"`, "THIS RUN DOES NOT COUNT: the generator failed, not the server", "send lag p99 is 9.00 ms"},
+		"failed":  {`class="verdict bad" role="alert"`, "THIS RUN DOES NOT COUNT: the generator did not send as planned", "send lag p99 is 9.00 ms"},
 		"empty":   {"Nothing was offered"},
 		"search":  {"Holds up to 40.00/s, fails from 80.00/s", "5 of 6 whole windows"},
 		"sweep":   {"3 of 5 rates hold", "Run 2 at 10.00/s does not count"},

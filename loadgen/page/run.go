@@ -17,9 +17,12 @@ import (
 
 // Run writes the page of one run.
 func Run(w io.Writer, r *loadgen.Report) error {
-	d := document{Title: orUnnamed(r.Name), Kind: "Load report", Verdict: verdictOf(r)}
+	d := document{Title: orUnnamed(r.Name), Kind: "Load report" + when(r.Started, r.Elapsed), Verdict: verdictOf(r)}
 	d.Notes = append(d.Notes, "Times count from the intended start of a request, which was planned before the run, unless they say “from send”. Good means whole and within every target; shares are of all that was offered.",
 		"Left out are offered requests without this figure: refused, failed, or no stream of two tokens. One that the generator gave up counts with its age then, as “at least”.")
+	if len(r.Failed) > 0 {
+		d.Notes = append(d.Notes, "What helps: "+loadgen.WhatHelps+".")
+	}
 	for _, text := range r.Warnings {
 		d.Notes = append(d.Notes, "Warning: "+text)
 	}
@@ -34,6 +37,14 @@ func Run(w io.Writer, r *loadgen.Report) error {
 	return d.write(w)
 }
 
+// when says when a run was and how long it took.
+func when(started time.Time, elapsed float64) string {
+	if started.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(", %s, %s s", started.UTC().Format("2006-01-02 15:04:05 UTC"), strconv.FormatFloat(elapsed, 'f', 0, 64))
+}
+
 func orUnnamed(name string) string {
 	if strings.TrimSpace(name) == "" {
 		return "(no name)"
@@ -44,7 +55,7 @@ func orUnnamed(name string) string {
 // verdictOf is loud when the generator failed: then no figure below counts.
 func verdictOf(r *loadgen.Report) verdict {
 	if len(r.Failed) > 0 {
-		return verdict{"bad", "THIS RUN DOES NOT COUNT: the generator failed, not the server", r.Failed}
+		return verdict{"bad", "THIS RUN DOES NOT COUNT: the generator did not send as planned", r.Failed}
 	}
 	offered, ok := 0, 0
 	closed := false
@@ -82,12 +93,12 @@ func byWorkload(results []loadgen.Result) [][]*loadgen.Result {
 }
 
 func overview(r *loadgen.Report) []table {
-	ended := table{Caption: "Each phase of each workload", Text: 3, Head: []string{"Workload", "Phase", "Loop", "Offered", "Ok", "Late", "Shed", "Failed", "Good", "Good/s", "Planned/s", "Sent/s"}}
+	ended := table{Caption: "Each phase of each workload", Text: 3, Head: []string{"Workload", "Phase", "Loop", "Offered", "Ok", "Late", "Shed", "Failed", "Good", "Good/s", "Planned/s", "Sent/s", "Good tokens/s"}}
 	times := table{Caption: "Its times in milliseconds, from intended start", Text: 2, Head: []string{"Workload", "Phase", "p50", "p95", "p99", "Target", "TTFT p50", "TTFT p99", "Target", "TPOT p50", "TPOT p99", "Target"}}
 	for i := range r.Results {
 		x := &r.Results[i]
 		ended.Rows = append(ended.Rows, []string{x.Name, x.Phase, loop(x), itoa(x.Offered), itoa(x.OK), itoa(x.Late), itoa(x.Shed), itoa(x.Failed), part(x.OK, x.Offered),
-			number(x.Good), orDash(x.Planned, x.Closed == 0), number(x.Achieved)})
+			number(x.Good), orDash(x.Planned, x.Closed == 0), number(x.Achieved), orDash(x.GoodTokens, x.Tokens.Completion > 0)})
 		goal := func(ms float64) string { return orDash(ms, ms > 0) }
 		times.Rows = append(times.Rows, []string{x.Name, x.Phase, at(&x.Quantiles, "p50"), at(&x.Quantiles, "p95"), at(&x.Quantiles, "p99"), goal(x.Targets.E2E),
 			at(x.TTFT, "p50"), at(x.TTFT, "p99"), goal(x.Targets.TTFT), at(x.TPOT, "p50"), at(x.TPOT, "p99"), goal(x.Targets.TPOT)})
@@ -161,7 +172,11 @@ func outcomeTable(results []loadgen.Result) table {
 			t.Rows = append(t.Rows, []string{x.Name, x.Phase, string(o), itoa(n), part(n, x.Offered), text})
 		}
 		add(loadgen.OK, x.OK, "whole and within every target")
-		add(loadgen.Late, x.Late, fmt.Sprintf("whole but over a target, or open at the end of the drain (%d)", x.Unfinished))
+		late := "whole but over a target"
+		if x.Unfinished > 0 {
+			late += fmt.Sprintf("; %d were still open at the end of the drain", x.Unfinished)
+		}
+		add(loadgen.Late, x.Late, late)
 		add(loadgen.Shed, x.Shed, fmt.Sprintf("refused because of load, %d of them with Retry-After", x.RetryAfter))
 		for _, o := range slices.Sorted(maps.Keys(x.FailedBy)) {
 			add(o, x.FailedBy[o], "")
@@ -180,7 +195,7 @@ func outcomeTable(results []loadgen.Result) table {
 
 func (d *document) addWorkload(r *loadgen.Report, of []*loadgen.Result) {
 	first := of[0]
-	s := section{Title: "Workload " + first.Name, Texts: []string{fmt.Sprintf("%s of model %s.", first.Kind, first.Model)}}
+	s := section{Title: "Workload " + first.Name, Texts: []string{whatIsSent(r, first)}}
 	if first.Closed > 0 {
 		s.Badge = "CLOSED LOOP: for comparison only"
 		s.Texts = append(s.Texts, fmt.Sprintf("%d clients each wait for their answer before they send again: a server that stalls slows the load down, and the latencies hide it.", first.Closed))
@@ -191,6 +206,25 @@ func (d *document) addWorkload(r *loadgen.Report, of []*loadgen.Result) {
 	for _, x := range of {
 		d.addPhase(x, s.Badge)
 	}
+}
+
+// whatIsSent says what requests of a workload are, and where they went.
+func whatIsSent(r *loadgen.Report, x *loadgen.Result) string {
+	text := "Requests of kind " + string(x.Kind)
+	if x.Model != "" {
+		text += " for model " + x.Model
+	}
+	var config struct {
+		Workloads []struct{ Name, URL string }
+	}
+	if json.Unmarshal(r.Config, &config) == nil {
+		for _, w := range config.Workloads {
+			if w.Name == x.Name && w.URL != "" {
+				text += " at " + w.URL
+			}
+		}
+	}
+	return text + "."
 }
 
 func (d *document) addPhase(x *loadgen.Result, badge string) {
@@ -205,7 +239,7 @@ func (d *document) addPhase(x *loadgen.Result, badge string) {
 	t := table{Caption: "Distributions, in milliseconds", Text: 2, Head: []string{"Name", "What it is", "Mean", "p50", "p90", "p95", "p99", "p99.9", "Max", "Values", "Left out", "At least"}}
 	what := loadgen.Meanings()
 	for _, name := range loadgen.Metrics() {
-		if q := x.Figure(name); q != nil && q.N > 0 {
+		if q := x.Figure(name); q != nil && q.N > 0 && (name != "lateness" || x.Targets.Smooth > 0) {
 			t.Rows = append(t.Rows, []string{name, what[name], number(q.Mean), number(q.P50), number(q.P90), number(q.P95), number(q.P99), number(q.P999), number(q.Max),
 				strconv.FormatInt(q.N, 10), itoa(q.LeftOut), itoa(q.AtLeast)})
 		}
