@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,16 +13,22 @@ import (
 
 // read takes the whole answer. On success it has set the times and tokens of s;
 // else it says which failure it was.
-func (l *line) read(head wire.Head, s *sample) (Outcome, error) {
+func (l *line) read(head wire.Head, s *sample, deadline time.Time) (Outcome, error) {
 	if !l.Kind.accepts(head.Status) {
-		s.wait = retryAfter(head.RetryAfter, l.start.Add(l.now()))
+		s.wait, s.again = comeBack(head, l.start.Add(l.now())), shouldRetry(head.ShouldRetry)
 		s.retryAfter = s.wait >= 0
-		text, _ := l.whole(maxProblem) // what there is of it: the status says enough
+		var text []byte
+		if l.conn.Deadline(soon(deadline)) == nil {
+			text, _ = l.whole(maxProblem) // what there is of it: the status says enough
+		}
 		return refusal(head.Status), fmt.Errorf("HTTP %d: %s", head.Status, bytes.TrimSpace(text))
+	}
+	if len(head.Coding) > 0 && !bytes.EqualFold(head.Coding, identity) {
+		return Protocol, fmt.Errorf("answer is coded as %.40q, which was not asked for", head.Coding)
 	}
 	if l.Stream {
 		if !isEventStream(head.Type) {
-			return Protocol, fmt.Errorf("asked for a stream, got content type %q", head.Type)
+			return Protocol, fmt.Errorf("asked for a stream, got content type %.80q", head.Type)
 		}
 		return l.readStream(s)
 	}
@@ -33,7 +40,12 @@ func (l *line) read(head wire.Head, s *sample) (Outcome, error) {
 	case len(body) > maxBody:
 		return Protocol, fmt.Errorf("answer exceeds %d bytes", maxBody)
 	}
-	return l.plain.judge(l.Kind, l.shot.want, body, s)
+	outcome, err := l.plain.judge(l.Kind, l.shot.want, body, s)
+	if errors.Is(err, errPlainNotJSON) && l.conn.EndsWithConnection() && (len(body) == 0 || body[0] == '{') {
+		// Without a length or chunks, that the JSON has no end is the only sign of a cut.
+		return Truncated, fmt.Errorf("%w, and ended with its connection", err)
+	}
+	return outcome, err
 }
 
 // accepts reports whether a status is the answer that was asked for. What is
@@ -42,7 +54,10 @@ func (k Kind) accepts(status int) bool {
 	return status == http.StatusOK || status/100 == 2 && (k == Batch || k == Job)
 }
 
-var eventStream = []byte("text/event-stream")
+var (
+	eventStream = []byte("text/event-stream")
+	identity    = []byte("identity")
+)
 
 // isEventStream reports whether a content type is that of a stream, with
 // parameters or without.

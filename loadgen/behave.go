@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"aloft/loadgen/arrivals"
+	"aloft/loadgen/wire"
 )
 
 // Bounds of what clients do.
@@ -34,9 +35,10 @@ type talk struct {
 type ending struct {
 	outcome Outcome
 	end     time.Duration
-	wait    time.Duration // the server's Retry-After; -1: it sent none
-	said    []byte        // of chat and responses: the answer's text, as the inside of a JSON string
-	file    []byte        // of a batch's first step
+	wait    time.Duration // how long the server asked to wait; -1: it did not
+	again   advice
+	said    []byte // of chat and responses: the answer's text, as the inside of a JSON string
+	file    []byte // of a batch's first step
 }
 
 // begin decides for a request of the plan how its client will behave.
@@ -78,7 +80,7 @@ func (m *maker) next(sh *shot, e ending, spans []arrivals.Span) (again shot, ok 
 		again.step, again.due, again.same = 1, e.end, true
 		again.file = append([]byte(nil), e.file...)
 		return again, true
-	case e.outcome == Shed && m.w.Retry != nil && sh.retries < m.w.Retry.Most:
+	case m.w.Retry != nil && sh.retries < m.w.Retry.Most && m.w.Retry.again(e):
 		again.retries++
 		again.due, again.same = e.end+m.pause(&again, e), true
 		until, _ := sh.deadline(cmp.Or(m.w.Timeout, defaultTimeout))
@@ -107,7 +109,36 @@ func follows(l *line, s *sample) (shot, bool) {
 	if l.Stream {
 		said = l.stream.heard
 	}
-	return l.make.next(&l.shot, ending{s.outcome, s.end, s.wait, said, l.plain.file}, l.w.plan.Spans)
+	return l.make.next(&l.shot, ending{s.outcome, s.end, s.wait, s.again, said, l.plain.file}, l.w.plan.Spans)
+}
+
+// advice is what a server says of sending a refused request again.
+type advice int8
+
+const (
+	dontRetry advice = iota - 1
+	noAdvice
+	doRetry
+)
+
+// shouldRetry reads x-should-retry.
+func shouldRetry(value []byte) advice {
+	switch string(value) {
+	case "true":
+		return doRetry
+	case "false":
+		return dontRetry
+	}
+	return noAdvice
+}
+
+// again says whether a client sends a refused request again. One that obeys asks
+// the server first, as those of OpenAI do.
+func (r *Retry) again(e ending) bool {
+	if r.Obey && e.again != noAdvice && (e.outcome == Shed || e.outcome == HTTPError) {
+		return e.again == doRetry
+	}
+	return e.outcome == Shed
 }
 
 // pause is how long the client waits before an attempt.
@@ -172,6 +203,16 @@ func (m *maker) resize(sh *shot) {
 	if d := m.w.OutputTokens; d != nil {
 		sh.shape.Output = uint32(d.Draw(m.r))
 	}
+}
+
+// comeBack is how long an answer asks to wait, below 0 if it does not: in
+// milliseconds if it says so, else as Retry-After has it, in the order in which
+// the clients of OpenAI look. now is the wall clock.
+func comeBack(head wire.Head, now time.Time) time.Duration {
+	if ms, err := strconv.ParseFloat(string(bytes.TrimSpace(head.RetryAfterMS)), 64); err == nil && ms >= 0 {
+		return time.Duration(min(ms, float64(maxPause/time.Millisecond)) * float64(time.Millisecond))
+	}
+	return retryAfter(head.RetryAfter, now)
 }
 
 // retryAfter reads a Retry-After header: seconds, which some servers send with a

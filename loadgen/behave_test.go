@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"aloft/loadgen/arrivals"
+	"aloft/loadgen/wire"
 )
 
 func makerOf(w Workload) *maker { return newStock(&w, 1, sources{}).maker() }
@@ -40,6 +41,11 @@ func TestNext(t *testing.T) {
 		"ignores":          {retry, shot{}, ending{outcome: Shed, end: 2 * sec, wait: 9 * sec}, 3 * sec, true},
 		"obeys":            {obeys, shot{}, ending{outcome: Shed, end: 2 * sec, wait: 9 * sec}, 11 * sec, true},
 		"obeys at once":    {obeys, shot{}, ending{outcome: Shed, end: 2 * sec, wait: 0}, 2 * sec, true},
+		"told not to":      {obeys, shot{}, ending{outcome: Shed, end: 2 * sec, wait: -1, again: dontRetry}, 0, false},
+		"told to":          {obeys, shot{}, ending{outcome: HTTPError, end: 2 * sec, wait: 5 * sec, again: doRetry}, 7 * sec, true},
+		"told to, often":   {obeys, shot{retries: 3}, ending{outcome: HTTPError, end: 2 * sec, wait: -1, again: doRetry}, 0, false},
+		"told to, is cut":  {obeys, shot{}, ending{outcome: Truncated, end: 2 * sec, wait: -1, again: doRetry}, 0, false},
+		"does not listen":  {retry, shot{}, ending{outcome: Shed, end: 2 * sec, wait: -1, again: dontRetry}, 3 * sec, true},
 		"nothing to obey":  {obeys, shot{}, ending{outcome: Shed, end: 2 * sec, wait: -1}, 3 * sec, true},
 		"after timeout":    {obeys, shot{}, ending{outcome: Shed, end: 2 * sec, wait: 58 * sec}, 0, false},
 		"after it left":    {retry, shot{leave: 3 * sec}, ending{outcome: Shed, end: 2 * sec, wait: -1}, 0, false},
@@ -210,6 +216,61 @@ func TestRetryAfter(t *testing.T) {
 		if got := retryAfter([]byte(in), now); got != want {
 			t.Errorf("%q is %v, want %v", in, got, want)
 		}
+	}
+}
+
+// What a server says in milliseconds goes before what it says in seconds.
+func TestComeBack(t *testing.T) {
+	for _, c := range []struct {
+		ms, s string
+		want  time.Duration
+	}{
+		{"", "", -1}, {"250", "", 250 * msec}, {"250", "7", 250 * msec}, {" 0.5 ", "7", 500 * time.Microsecond}, {"0", "7", 0},
+		{"soon", "7", 7 * time.Second}, {"-1", "7", 7 * time.Second}, {"NaN", "7", 7 * time.Second}, {"-1", "soon", -1}, {"1e300", "", maxPause}, {"Inf", "1", maxPause},
+	} {
+		if got := comeBack(wire.Head{RetryAfterMS: []byte(c.ms), RetryAfter: []byte(c.s)}, time.Now()); got != c.want {
+			t.Errorf("%q and %q: %v, want %v", c.ms, c.s, got, c.want)
+		}
+	}
+	for in, want := range map[string]advice{"true": doRetry, "false": dontRetry, "": noAdvice, "maybe": noAdvice} {
+		if got := shouldRetry([]byte(in)); got != want {
+			t.Errorf("x-should-retry %q: %v, want %v", in, got, want)
+		}
+	}
+}
+
+// Clients that obey do what the headers say, whatever the status, and what they
+// send again is load beyond the offered.
+func TestServersAdviseOverTCP(t *testing.T) {
+	w := Workload{Kind: Chat, Model: "m", Retry: &Retry{Most: 3, Base: 5 * time.Second, Obey: true}, Phases: steady(1, 500*msec), Timeout: 20 * time.Second}
+	report, all := runAgainst(t, w, func(n int, w http.ResponseWriter, _ *http.Request) {
+		switch n {
+		case 0:
+			w.Header().Set("Retry-After-Ms", "40")
+			w.Header().Set("Retry-After", "9")
+			w.WriteHeader(429)
+		case 1:
+			w.Header().Set("Retry-After-Ms", "10")
+			w.Header().Set("X-Should-Retry", "true")
+			w.WriteHeader(500)
+		default:
+			io.WriteString(w, plain)
+		}
+	})
+	r := report.Results[0]
+	if r.Offered != 1 || r.OK != 1 || r.Retries != 2 || r.Extra != 4 || len(all) != 3 {
+		t.Errorf("offered %d, ok %d, retries %d, %v/s extra, seen %d; want 1, 1, 2, 4, 3: %v", r.Offered, r.OK, r.Retries, r.Extra, len(all), r.Problems)
+	}
+	if r.Max < 50 || r.Max > 4000 {
+		t.Errorf("latency %v ms, want at least the pauses of 40 and 10 ms, and not those of Base or Retry-After", r.Max)
+	}
+	report, all = runAgainst(t, w, func(_ int, w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After-Ms", "40")
+		w.Header().Set("X-Should-Retry", "false")
+		w.WriteHeader(503)
+	})
+	if r := report.Results[0]; r.Shed != 1 || r.RetryAfter != 1 || r.Retries != 0 || len(all) != 1 {
+		t.Errorf("told not to: shed %d, retries %d, seen %d", r.Shed, r.Retries, len(all))
 	}
 }
 

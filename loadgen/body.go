@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"crypto/x509"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -27,22 +28,24 @@ type stock struct {
 	lines    *library
 	prefixes *library
 	given    *given
-	perToken float64 // bytes
-	seed     uint64  // of this workload
-	head     []byte  // {"model":"…"
-	tail     []byte  // of each generated answer's request, and of embeddings
-	job      []byte  // a whole body
-	rows     Kind    // what a batch is made of, else the workload's kind
+	roots    *x509.CertPool // nil: the system's
+	perToken float64        // bytes
+	seed     uint64         // of this workload
+	head     []byte         // {"model":"…"
+	tail     []byte         // of each generated answer's request, and of embeddings
+	job      []byte         // a whole body
+	rows     Kind           // what a batch is made of, else the workload's kind
 }
 
 // sources are the files that a workload named, read.
 type sources struct {
 	corpus *library
 	given  *given
+	roots  *x509.CertPool
 }
 
 func newStock(w *Workload, seed uint64, src sources) *stock {
-	s := &stock{w: w, lines: src.corpus, given: src.given, perToken: w.BytesPerToken, seed: seed, rows: w.Kind}
+	s := &stock{w: w, lines: src.corpus, given: src.given, roots: src.roots, perToken: w.BytesPerToken, seed: seed, rows: w.Kind}
 	if s.perToken == 0 {
 		s.perToken = defaultBytesPerToken
 	}

@@ -89,6 +89,7 @@ func newClient(stock *stock, index int, start time.Time, dial dialer) (*client, 
 	if c.target, err = wire.NewTarget(w.URL, dial); err != nil {
 		return nil, fmt.Errorf("loadgen: workload %q: %w", w.Name, err)
 	}
+	c.target.Trust(stock.roots, w.Insecure)
 	for i := range max(len(w.Tenants), 1) {
 		var heads [2][]byte
 		for step := range heads {

@@ -2,6 +2,7 @@ package loadgen
 
 import (
 	"cmp"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -60,6 +61,12 @@ func (w Workload) validateRequest() error {
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
 		// The report shows the URL, so that it must not hold a secret.
 		return errors.New("url has a user, a query or a fragment; a bearer token belongs into key")
+	}
+	if w.CA != "" && w.Insecure {
+		return errors.New("ca and insecure: want one of them")
+	}
+	if (w.CA != "" || w.Insecure) && u.Scheme != "https" {
+		return fmt.Errorf("ca and insecure belong to https, and url is %q", w.URL)
 	}
 	switch {
 	case w.Kind == Job && w.Model != "":
@@ -190,10 +197,32 @@ func (o Options) read(w *Workload) (src sources, err error) {
 			return err
 		})
 	}
+	if w.CA != "" && err == nil {
+		err = o.with(w.CA, func(r io.Reader) (err error) {
+			src.roots, err = readRoots(w.CA, r)
+			return err
+		})
+	}
 	if err != nil {
 		return sources{}, fmt.Errorf("loadgen: workload %q: %w", w.Name, err)
 	}
 	return src, nil
+}
+
+// maxRoots bounds a file of certificates, in bytes; the system's has some 200 KB.
+const maxRoots = 4 << 20
+
+// readRoots reads the certificates that are trusted.
+func readRoots(name string, r io.Reader) (*x509.CertPool, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxRoots))
+	if err != nil {
+		return nil, fmt.Errorf("ca: %s: %w", name, err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("ca: %s: no certificate in it, want PEM", name)
+	}
+	return roots, nil
 }
 
 // with opens a file of the profile for read.

@@ -17,6 +17,7 @@ type Line struct {
 	Outcome    Outcome     `json:"outcome"`
 	Intended   float64     `json:"intended_ms"`
 	Sent       *float64    `json:"sent_ms,omitempty"`
+	Connect    float64     `json:"connect_took_ms,omitempty"` // of the time after sent: a new connection, TLS included
 	FirstByte  float64     `json:"first_byte_ms,omitempty"`
 	Role       float64     `json:"role_ms,omitempty"`
 	FirstToken float64     `json:"first_token_ms,omitempty"`
@@ -42,7 +43,7 @@ type LineTokens struct {
 // line is what Lines says of a request.
 func (s *sample) line(w *Workload, phase string) Line {
 	out := Line{
-		Workload: w.Name, Phase: phase, Outcome: s.outcome, Intended: ms(s.intended), FirstByte: ms(s.byte), Role: ms(s.role),
+		Workload: w.Name, Phase: phase, Outcome: s.outcome, Intended: ms(s.intended), Connect: ms(s.connect), FirstByte: ms(s.byte), Role: ms(s.role),
 		FirstToken: ms(s.first), Visible: ms(s.visible), LastToken: ms(s.last), End: ms(s.end), Lateness: ms(s.worst),
 		Retries: s.retries, Problem: s.problem,
 	}

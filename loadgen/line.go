@@ -120,21 +120,33 @@ func (l *line) pace(tenant int) time.Duration {
 // exchange sends the shot and reads its answer.
 func (l *line) exchange(ctx context.Context, s *sample, deadline time.Time) (Outcome, error) {
 	s.sent, s.wasSent = l.now(), true
-	if !l.conn.Ready(idleTimeout) {
-		if err := l.connect(ctx, deadline); err != nil {
-			return lost(err), err
-		}
+	answer, err := l.ask(ctx, s, deadline)
+	if err != nil && l.conn.Unseen() { // the server closed the idle connection, as it may, and knows of no request
+		l.conn.Close()
+		answer, err = l.ask(ctx, s, deadline)
 	}
-	head := &l.heads[min(l.shot.tenant, len(l.heads)-1)]
-	if err := l.conn.Send(head[l.shot.step], l.shot.body, deadline); err != nil {
-		return lost(err), err
-	}
-	answer, err := l.conn.Head()
 	if err != nil {
 		return lost(err), err
 	}
 	s.byte = answer.First
-	return l.read(answer, s)
+	return l.read(answer, s, deadline)
+}
+
+// ask sends the shot, over a new connection if need be, and reads up to the end
+// of the answer's head.
+func (l *line) ask(ctx context.Context, s *sample, deadline time.Time) (wire.Head, error) {
+	if !l.conn.Ready(idleTimeout) {
+		err := l.connect(ctx, deadline)
+		s.connect = l.now() - s.sent
+		if err != nil {
+			return wire.Head{}, err
+		}
+	}
+	head := &l.heads[min(l.shot.tenant, len(l.heads)-1)]
+	if err := l.conn.Send(head[l.shot.step], l.shot.body, deadline); err != nil {
+		return wire.Head{}, err
+	}
+	return l.conn.Head()
 }
 
 func (l *line) connect(ctx context.Context, deadline time.Time) error {
@@ -146,13 +158,7 @@ func (l *line) connect(ctx context.Context, deadline time.Time) error {
 // linger reads an answer to its end, soon, so that its connection can serve the
 // next request.
 func (l *line) linger(deadline time.Time) {
-	if l.conn.Whole() {
-		return
-	}
-	if soon := time.Now().Add(linger); soon.Before(deadline) {
-		deadline = soon
-	}
-	if l.conn.Deadline(deadline) != nil {
+	if l.conn.Whole() || l.conn.Deadline(soon(deadline)) != nil {
 		return
 	}
 	for read := 0; read < lingerBytes; {
@@ -162,6 +168,14 @@ func (l *line) linger(deadline time.Time) {
 		}
 		read += len(part)
 	}
+}
+
+// soon is the deadline for what is not worth waiting long for.
+func soon(deadline time.Time) time.Time {
+	if at := time.Now().Add(linger); at.Before(deadline) {
+		return at
+	}
+	return deadline
 }
 
 // pool is the connections of a workload, the one that was used last first: it

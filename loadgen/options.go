@@ -63,6 +63,10 @@ type Workload struct {
 	Model   string            `yaml:"model"`
 	Key     string            `yaml:"key,omitempty"`     // bearer token
 	Headers map[string]string `yaml:"headers,omitempty"` // sent with every request
+	// CA is a PEM file of the certificates that an https server's is checked
+	// against, instead of the system's. Insecure checks nothing, which the report says.
+	CA       string `yaml:"ca,omitempty"`
+	Insecure bool   `yaml:"insecure,omitempty"`
 
 	Content `yaml:",inline"`
 	// Stream asks for server-sent events (chat, completions, responses).

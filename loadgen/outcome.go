@@ -41,6 +41,7 @@ type sample struct {
 	unfinished bool          // at the drain deadline
 	retryAfter bool          // a shed that said when to come back
 	wait       time.Duration // as it said; below 0 if it did not
+	again      advice        // what else it said
 	retries    int           // attempts after the first
 	warm       bool          // of the warm-up
 	abandoned  bool          // its client left, as planned, before the answer was whole
@@ -58,6 +59,7 @@ type times struct {
 	intended time.Duration
 	due      time.Duration // when it was to be sent: intended, but for an attempt after the first
 	sent     time.Duration // meaningless unless wasSent
+	connect  time.Duration // from sent on, how long opening a connection took, TLS included; 0 = it had one
 	byte     time.Duration // first byte of the answer
 	role     time.Duration // first chunk of a stream, be it empty
 	first    time.Duration // first content, reasoning or tool argument: TTFT ends here

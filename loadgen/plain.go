@@ -17,18 +17,20 @@ type whole struct {
 	said []byte // of chat and responses: the answer's text, as the inside of a JSON string
 }
 
+var errPlainNotJSON = errors.New("answer is not JSON")
+
 // judge checks that the body of a 200 is what its kind promises, and sets what
 // it says of tokens in s. An answer that breaks a promise is no success, however
 // quickly it came.
 func (p *whole) judge(kind Kind, want expect, body []byte, s *sample) (Outcome, error) {
 	p.file, p.said = p.file[:0], p.said[:0]
 	if !gjson.ValidBytes(body) {
-		return Protocol, errors.New("answer is not JSON")
+		return Protocol, errPlainNotJSON
 	}
 	// Without a copy: body does not change while it is judged, and nothing of it
 	// is kept.
 	v := gjson.Result{Type: gjson.JSON, Raw: unsafe.String(unsafe.SliceData(body), len(body))}
-	if fault := v.Get("error"); fault.IsObject() || fault.Type == gjson.String {
+	if fault := v.Get("error"); fault.IsObject() || fault.Str != "" {
 		return Protocol, fmt.Errorf("status 200 with an error: %s", fault.Raw)
 	}
 	switch kind {

@@ -257,6 +257,11 @@ func (c *collector) report(interrupted bool) *Report {
 		out.Cuts = append(out.Cuts, c.cuts[i].list()...)
 		out.Notes = append(out.Notes, p.Notes...)
 	}
+	for _, w := range c.opt.Workloads {
+		if w.Insecure {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("%s: insecure: the server's certificate was NOT CHECKED: anyone may have answered", w.Name))
+		}
+	}
 	for _, r := range out.Results {
 		out.Failed = append(out.Failed, r.faults(interrupted)...)
 		out.Warnings = append(out.Warnings, r.warnings()...)

@@ -56,8 +56,10 @@ func (e *events) feed(p []byte, emit func(name, data []byte) error) error {
 	for len(p) > 0 {
 		i := lineEnd(p)
 		if i < 0 {
-			e.line = append(e.line, p...)
-			return e.bound()
+			if e.line = append(e.line, p...); len(e.line)+len(e.data) > maxEvent {
+				return errEventTooLarge
+			}
+			return nil
 		}
 		line := p[:i]
 		if len(e.line) > 0 {
@@ -100,16 +102,11 @@ func (e *events) take(line []byte, emit func(name, data []byte) error) error {
 	switch string(field) { // "" is a comment; id and retry do not matter here
 	case "data":
 		e.data = append(append(e.data, value...), '\n')
-		return e.bound()
+		if len(e.data) > maxEvent { // the line is in it
+			return errEventTooLarge
+		}
 	case "event":
 		e.name = append(e.name[:0], value...)
-	}
-	return nil
-}
-
-func (e *events) bound() error {
-	if len(e.line)+len(e.data) > maxEvent {
-		return errEventTooLarge
 	}
 	return nil
 }

@@ -53,6 +53,16 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// The bound is one event's: a long line is not counted as line and as data.
+func TestLargeEvents(t *testing.T) {
+	for _, cut := range []int{1 << 20, 4096} {
+		got, err := eventsOf("data: "+strings.Repeat("x", maxEvent-100)+"\n\n", cut)
+		if err != nil || len(got) != 1 {
+			t.Errorf("cut every %d: %d events, %v", cut, len(got), err)
+		}
+	}
+}
+
 func TestEventsAreBounded(t *testing.T) {
 	for name, in := range map[string]string{
 		"endless line":  "data: " + strings.Repeat("x", maxEvent+1),

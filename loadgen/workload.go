@@ -123,6 +123,8 @@ type Retry struct {
 	Most   int           `yaml:"most"`             // attempts after the first
 	Base   time.Duration `yaml:"base,omitempty"`   // first pause, doubled each time; 0 = 500 ms
 	Jitter float64       `yaml:"jitter,omitempty"` // share of the pause drawn at random, 0 to 1
-	// Obey waits for Retry-After where the server sent one.
+	// Obey does what the server's headers say, as the clients of OpenAI do: wait
+	// for retry-after-ms, else Retry-After, and try again where x-should-retry is
+	// true, whatever the status, and not where it is false.
 	Obey bool `yaml:"obey,omitempty"`
 }

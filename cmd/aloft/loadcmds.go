@@ -35,6 +35,9 @@ type loadProfile struct {
 	Key     string `help:"API key, where the profile has none." env:"ALOFT_API_KEY" placeholder:"KEY"`
 	Model   string `help:"Model, in place of the profile's; of a simple load aloft-encoder for embeddings, else aloft-lm."`
 
+	CA       string `type:"existingfile" xor:"ca" help:"PEM file to check https servers against, in place of the profile's or the system's." placeholder:"FILE"`
+	Insecure bool   `xor:"ca" help:"Check no https server's certificate; every report of the run warns of it."`
+
 	Kind     string        `group:"simple" help:"embeddings, chat or completions." default:"embeddings" enum:"embeddings,chat,completions"`
 	Rate     float64       `group:"simple" help:"Arrivals a second." default:"10"`
 	Arrivals string        `group:"simple" help:"constant, poisson or burst." default:"poisson" enum:"constant,poisson,burst"`
@@ -82,6 +85,9 @@ func (c *loadProfile) redirect(opt *loadgen.Options) error {
 	for i := range opt.Workloads {
 		w := &opt.Workloads[i]
 		w.URL, w.Key = cmp.Or(c.URL, w.URL), cmp.Or(w.Key, c.Key)
+		if c.CA != "" || c.Insecure {
+			w.CA, w.Insecure = c.CA, c.Insecure // kong made the path absolute
+		}
 		if c.Model == "" || w.Model == "" {
 			continue
 		}
@@ -94,7 +100,7 @@ func (c *loadProfile) redirect(opt *loadgen.Options) error {
 }
 
 func (c *loadProfile) simple() loadgen.Options {
-	w := loadgen.Workload{Name: c.Kind, Kind: loadgen.Kind(c.Kind), URL: cmp.Or(c.URL, "http://127.0.0.1:8080"), Key: c.Key, Model: cmp.Or(c.Model, "aloft-encoder"),
+	w := loadgen.Workload{Name: c.Kind, Kind: loadgen.Kind(c.Kind), URL: cmp.Or(c.URL, "http://127.0.0.1:8080"), CA: c.CA, Insecure: c.Insecure, Key: c.Key, Model: cmp.Or(c.Model, "aloft-encoder"),
 		Goal: loadgen.Goal{Target: c.Target}}
 	if c.Kind != "embeddings" {
 		w.Model, w.Stream, w.MaxTokens = cmp.Or(c.Model, "aloft-lm"), c.Stream, c.Tokens
@@ -104,5 +110,6 @@ func (c *loadProfile) simple() loadgen.Options {
 		p.Base, p.On, p.Off = c.Base, c.On, c.Off
 	}
 	w.Phases = []arrivals.Phase{{Name: "run", Duration: c.For, Process: p}}
-	return loadgen.Options{Name: "aloft load", Seed: c.Seed, Workloads: []loadgen.Workload{w}}
+	open := func(name string) (io.ReadCloser, error) { return os.Open(name) }
+	return loadgen.Options{Name: "aloft load", Seed: c.Seed, Open: open, Workloads: []loadgen.Workload{w}}
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 )
@@ -20,8 +19,6 @@ const (
 	maxBuffer = 256 << 10
 	// maxHead bounds the head of an answer, 1xx answers before it included, in bytes.
 	maxHead = 64 << 10
-	// keepOut is how much of a request's buffer is kept for the next, in bytes.
-	keepOut = 1 << 20
 )
 
 // Conn is one connection and the request on it. Only Abort may be called from
@@ -35,7 +32,9 @@ type Conn struct {
 	net     net.Conn   // nil: not open
 	aborted bool
 
-	out    []byte
+	sending
+
+	// Of the answer.
 	buf    []byte
 	r, w   int // buf[r:w] is read and not yet used
 	read   time.Duration
@@ -49,7 +48,7 @@ type Conn struct {
 
 // Conn returns a connection that is not open yet. Its times count from start.
 func (t *Target) Conn(start time.Time) *Conn {
-	return &Conn{target: t, start: start, buf: make([]byte, minBuffer)}
+	return &Conn{target: t, start: start, buf: make([]byte, minBuffer), sending: sending{wrote: make(chan error, 1)}}
 }
 
 func (c *Conn) now() time.Duration { return time.Since(c.start) }
@@ -74,7 +73,8 @@ func (c *Conn) Open(ctx context.Context) error {
 	if err != nil {
 		return c.class(ctx, ErrConnect, "connect", err)
 	}
-	raw := conn
+	raw, through := conn, &counted{Conn: conn}
+	conn = through
 	if c.target.tls != nil {
 		secure := tls.Client(conn, c.target.tls)
 		if err := secure.HandshakeContext(ctx); err != nil {
@@ -89,7 +89,7 @@ func (c *Conn) Open(ctx context.Context) error {
 		conn.Close()
 		return fmt.Errorf("%w before the connection was open", ErrTimeout)
 	}
-	c.net = conn
+	c.net, c.through, c.used = conn, through, false
 	c.probe.watch(raw)
 	c.r, c.w, c.ended = 0, 0, true
 	return nil
@@ -102,29 +102,6 @@ func (c *Conn) class(ctx context.Context, otherwise error, what string, err erro
 		otherwise = ErrTimeout
 	}
 	return fmt.Errorf("%w: %s: %w", otherwise, what, err)
-}
-
-// Send writes one request: head as the target prepared it, then the length, then
-// body. All of the request ends at the deadline. The connection must be open.
-func (c *Conn) Send(head, body []byte, deadline time.Time) error {
-	c.ended, c.r, c.w = false, 0, 0
-	c.out = append(c.out[:0], head...)
-	c.out = strconv.AppendInt(c.out, int64(len(body)), 10)
-	c.out = append(c.out, "\r\n\r\n"...)
-	c.out = append(c.out, body...)
-	if err := c.Deadline(deadline); err != nil {
-		return err
-	}
-	_, err := c.net.Write(c.out)
-	if cap(c.out) > keepOut {
-		c.out = nil
-	}
-	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		return c.class(context.Background(), ErrTimeout, "send", err)
-	}
-	// A server may refuse before it has read everything, and close: what it said
-	// is still there to be read, and Head says whether it was nothing.
-	return nil
 }
 
 // Deadline moves the deadline of the request in flight.
@@ -147,7 +124,7 @@ func (c *Conn) Abort() {
 	defer c.mu.Unlock()
 	c.aborted = true
 	if c.net != nil {
-		_ = c.net.SetDeadline(time.Unix(1, 0)) // a connection that has no deadline is closed already
+		_ = c.net.SetDeadline(past) // a connection that has no deadline is closed already
 	}
 }
 
@@ -158,11 +135,13 @@ func (c *Conn) Close() {
 	if c.net != nil {
 		c.probe.forget()
 		c.net.Close() // what has been read is what there was
+		c.stopWriting()
 		c.net = nil
 	}
 }
 
-// Head reads up to the end of the answer's head. Answers 1xx are skipped.
+// Head reads up to the end of the answer's head. Answers 1xx are skipped. An
+// answer other than 2xx ends the writing of a request that is still under way.
 func (c *Conn) Head() (Head, error) {
 	total, first := 0, time.Duration(0)
 	for {
@@ -172,7 +151,9 @@ func (c *Conn) Head() (Head, error) {
 				return Head{}, fmt.Errorf("%w: its head exceeds %d bytes", ErrProtocol, maxHead)
 			}
 			if err := c.fill(); err != nil {
-				return Head{}, c.lost(total+c.w-c.r > 0, err)
+				answered := total+c.w-c.r > 0
+				c.unseen = !answered && c.reused && errors.Is(err, io.EOF) && c.acknowledgedNothing()
+				return Head{}, c.lost(answered, err)
 			}
 			if first == 0 {
 				first = c.read
@@ -191,6 +172,9 @@ func (c *Conn) Head() (Head, error) {
 		}
 		c.r += body
 		if total += body; parsed.Status >= 200 {
+			if parsed.Status >= 300 {
+				c.stopWriting()
+			}
 			c.keep(parsed, first)
 			c.frame, c.chunks, c.left = frame, chunks{}, frame.length
 			c.ended = !frame.chunked && frame.length == 0
@@ -213,9 +197,11 @@ func (c *Conn) plausible() error {
 
 // keep copies the head out of the buffer, into what the last one left.
 func (c *Conn) keep(h Head, first time.Duration) {
-	c.head = Head{
-		Status: h.Status, First: first,
-		Type: append(c.head.Type[:0], h.Type...), RetryAfter: append(c.head.RetryAfter[:0], h.RetryAfter...),
+	old := &c.head
+	*old = Head{
+		Status: h.Status, First: first, Type: append(old.Type[:0], h.Type...), Coding: append(old.Coding[:0], h.Coding...),
+		RetryAfter: append(old.RetryAfter[:0], h.RetryAfter...), RetryAfterMS: append(old.RetryAfterMS[:0], h.RetryAfterMS...),
+		ShouldRetry: append(old.ShouldRetry[:0], h.ShouldRetry...),
 	}
 }
 
@@ -306,10 +292,15 @@ func (c *Conn) take() ([]byte, error) {
 	return p, nil
 }
 
+// EndsWithConnection reports whether the answer's body had neither a length nor
+// chunks, so that where the connection ended is all that says where it does.
+func (c *Conn) EndsWithConnection() bool { return !c.frame.chunked && c.frame.length < 0 }
+
 // Done ends the request. It keeps the connection for the next one if the whole
-// answer has been read and the server has not said otherwise; else it closes it.
+// request was written, the whole answer has been read and the server has not said
+// otherwise; else it closes it.
 func (c *Conn) Done() {
-	if c.net != nil && !(c.ended && c.frame.keep && c.r == c.w) {
+	if c.net != nil && !(c.ended && c.frame.keep && c.r == c.w && c.stopWriting()) {
 		c.Close()
 	}
 }

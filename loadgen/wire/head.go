@@ -10,10 +10,14 @@ import (
 // Head is what a client of the API needs of the head of an answer. Its bytes are
 // valid until the next answer of the connection.
 type Head struct {
-	Status     int
-	Type       []byte        // Content-Type
-	RetryAfter []byte        // as sent
-	First      time.Duration // when the first byte of the answer was read
+	Status int
+	First  time.Duration // when the first byte of the answer was read
+	// Headers, as sent; empty where there was none.
+	Type         []byte // Content-Type
+	Coding       []byte // Content-Encoding
+	RetryAfter   []byte
+	RetryAfterMS []byte // retry-after-ms, which the clients of OpenAI ask first
+	ShouldRetry  []byte // x-should-retry, which they obey
 }
 
 // framing is how the body of an answer ends.
@@ -80,8 +84,14 @@ func (f *framing) header(h *Head, name, value []byte) error {
 		}
 	case is(name, "content-type"):
 		h.Type = value
+	case is(name, "content-encoding"):
+		h.Coding = value
 	case is(name, "retry-after"):
 		h.RetryAfter = value
+	case is(name, "retry-after-ms"):
+		h.RetryAfterMS = value
+	case is(name, "x-should-retry"):
+		h.ShouldRetry = value
 	}
 	return nil
 }

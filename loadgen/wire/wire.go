@@ -1,12 +1,14 @@
 // Package wire is the load generator's own HTTP/1.1 client: connections that
 // are read whole, a clock at every read, and no allocation for a request or an
-// event of a stream once a connection is open. It shares nothing with the
-// gateway's wire code, and it never sends a request twice.
+// event of a stream once a connection is open, but for the goroutine that writes
+// a large request. It shares nothing with the gateway's wire code, and it never
+// sends a request twice.
 package wire
 
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -74,11 +76,20 @@ func or(s, otherwise string) string {
 	return s
 }
 
+// Trust has the target's connections be checked against roots, nil being the
+// system's, or against nothing at all. It comes before the first connection.
+func (t *Target) Trust(roots *x509.CertPool, insecure bool) {
+	if t.tls != nil {
+		t.tls.RootCAs, t.tls.InsecureSkipVerify = roots, insecure
+	}
+}
+
 // Head prepares the head of POST requests to a route below the base URL, up to
-// the value of Content-Length. Headers replace the two that are there without
-// them, User-Agent and Content-Type, whatever their case.
+// the value of Content-Length. Headers replace those that are there without
+// them, User-Agent, Content-Type and Accept-Encoding, whatever their case: what
+// is compressed is not read here, and without the last a server may compress.
 func (t *Target) Head(route string, headers map[string]string) ([]byte, error) {
-	all := map[string]string{"user-agent": "aloft-load/2", "content-type": "application/json"}
+	all := map[string]string{"user-agent": "aloft-load/2", "content-type": "application/json", "accept-encoding": "identity"}
 	for name, value := range headers {
 		low := strings.ToLower(name)
 		switch {

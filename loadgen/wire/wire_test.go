@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -214,7 +213,7 @@ func TestRequests(t *testing.T) {
 		if secure {
 			roots := x509.NewCertPool()
 			roots.AddCert(server.Certificate())
-			target.tls = &tls.Config{RootCAs: roots, ServerName: "example.com"}
+			target.Trust(roots, false)
 		}
 		conn := target.Conn(time.Now())
 		head := mustHead(t, target, map[string]string{"authorization": "Bearer k", "User-Agent": "me"})
@@ -315,7 +314,7 @@ func TestTargetsAndHeads(t *testing.T) {
 	}
 	target, _ := NewTarget("http://h/base/", nil)
 	head, err := target.Head("/v1/x", map[string]string{"X-B": "2", "x-a": "1", "Content-Type": "text/plain"})
-	want := "POST /base/v1/x HTTP/1.1\r\nHost: h\r\ncontent-type: text/plain\r\nuser-agent: aloft-load/2\r\nx-a: 1\r\nx-b: 2\r\nContent-Length: "
+	want := "POST /base/v1/x HTTP/1.1\r\nHost: h\r\naccept-encoding: identity\r\ncontent-type: text/plain\r\nuser-agent: aloft-load/2\r\nx-a: 1\r\nx-b: 2\r\nContent-Length: "
 	if err != nil || string(head) != want {
 		t.Errorf("head %q, %v, want %q", head, err, want)
 	}
