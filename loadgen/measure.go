@@ -36,7 +36,7 @@ var overall = []measure{
 		for len(steps) > 0 && steps[len(steps)-1].Offered == 0 { // the last answers after the phase
 			steps = steps[:len(steps)-1]
 		}
-		perStep := bootstrap(steps, func(p *Point) float64 { return float64(p.Tokens) }, func(*Point) float64 { return 1 })
+		perStep := batchMeans(steps, func(p *Point) float64 { return float64(p.Tokens) }, func(*Point) float64 { return 1 })
 		out := perStep.scaled(float64(len(steps)) / r.Over)
 		if r.Attainment > 0 && !out.Open { // even steps do not make the requests certain
 			out = out.hull(attained(r).scaled(r.GoodTokens / r.Attainment))

@@ -2,8 +2,6 @@ package loadgen
 
 import (
 	"math"
-	"math/rand/v2"
-	"slices"
 
 	"aloft/loadgen/binomial"
 )
@@ -103,43 +101,45 @@ func (q *Quantiles) meanInterval(offered int) Interval {
 }
 
 const (
-	fewestSteps = 10   // of a time line for a bootstrap
-	resamples   = 2000 // of which 50 lie beyond each end of a 95 % interval
+	batches  = 10
+	student9 = 2.2622 // Student's t with 9 degrees of freedom, at Confidence
 )
 
-// bootstrap is the interval of Σ num / Σ den over the steps of a time line, from
-// steps drawn with replacement. Requests of one step share what the server went
-// through then, which no formula for independent requests knows.
-func bootstrap(points []Point, num, den func(*Point) float64) Interval {
-	if len(points) < fewestSteps {
+// batchMeans is the interval of Σ num / Σ den over the steps of a time line, from
+// how much ten stretches of it differ. Requests that come together share what the
+// server goes through then, which no formula for independent requests knows, and
+// stretches are long enough to share little (Law, "Simulation Modeling and
+// Analysis", 9.5.3; the ratio's variance as in Cochran, "Sampling Techniques", 2.11).
+func batchMeans(points []Point, num, den func(*Point) float64) Interval {
+	if len(points) < batches {
 		return Interval{Open: true}
 	}
-	draw := rand.New(rand.NewPCG(1, uint64(len(points)))) // the same report has the same interval
-	var found []float64
-	for range resamples {
-		n, d := 0.0, 0.0
-		for range points {
-			p := &points[draw.IntN(len(points))]
-			n, d = n+num(p), d+den(p)
-		}
-		if d > 0 {
-			found = append(found, n/d)
-		}
+	var n, d [batches]float64
+	var allN, allD, square float64
+	for i := range points {
+		j, p := i*batches/len(points), &points[i]
+		n[j], d[j] = n[j]+num(p), d[j]+den(p)
+		allN, allD = allN+num(p), allD+den(p)
 	}
-	if len(found) == 0 {
+	if allD == 0 {
 		return Interval{Open: true}
 	}
-	slices.Sort(found)
-	tail := int((1 - Confidence) / 2 * float64(len(found)))
-	return Interval{Lo: found[tail], Hi: found[len(found)-1-tail]}
+	seen := allN / allD
+	for j := range batches {
+		off := n[j] - seen*d[j]
+		square += off * off
+	}
+	half := student9 * math.Sqrt(square*batches/(batches-1)) / allD
+	return Interval{Lo: max(seen-half, 0), Hi: seen + half}
 }
 
-// shareInterval is the wider of Wilson's and the bootstrap's: the first is right
-// when requests are independent, and the second when they are not but many.
+// shareInterval is the wider of Wilson's and that of batch means: the first is
+// right when requests are independent, and the second when they are not but many.
 func (r *Result) shareInterval(k int, of func(*Point) float64) Interval {
 	out := wilson(k, r.Offered)
 	offered := func(p *Point) float64 { return float64(p.Offered) }
-	if b := bootstrap(r.Timeline, of, offered); !b.Open {
+	if b := batchMeans(r.Timeline, of, offered); !b.Open {
+		b.Hi = min(b.Hi, 1)
 		out = out.hull(b)
 	}
 	return out
