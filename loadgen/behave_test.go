@@ -296,7 +296,7 @@ func TestClientsRefuse(t *testing.T) {
 		"retry.most is 0":                                    func(w *Workload) { w.Retry = &Retry{} },
 		"retry.base is 1ns":                                  func(w *Workload) { w.Retry = &Retry{Most: 1, Base: 1} },
 		"retry.jitter is 1.1":                                func(w *Workload) { w.Retry = &Retry{Most: 1, Jitter: 1.1} },
-		"tpot_target, smooth_target and visible_target need": func(w *Workload) { w.Tenants = []Tenant{{Name: "a", Share: 1, Goal: &Goal{Smooth: 1}}} },
+		"itl_target and gap_target need stream: true": func(w *Workload) { w.Tenants = []Tenant{{Name: "a", Share: 1, Goal: &Goal{Smooth: 1}}} },
 	} {
 		w := Workload{Name: "w", Kind: Chat, Model: "m", URL: "http://127.0.0.1:1", Phases: steady(1, 1)}
 		spoil(&w)

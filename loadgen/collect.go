@@ -1,7 +1,6 @@
 package loadgen
 
 import (
-	"math"
 	"sync/atomic"
 	"time"
 
@@ -232,17 +231,10 @@ func (r *series) addTokens(s *sample) {
 	if len(s.gaps) == 0 {
 		return
 	}
-	// A chunk may hold several tokens and a read several chunks; tokens come to
-	// chunks as they do over the whole answer.
-	perChunk := 1.0
-	if s.chunks > 0 && s.completion > 0 {
-		perChunk = float64(s.completion) / float64(s.chunks)
-	}
-	for _, g := range s.gaps {
-		n := max(1, int64(math.Round(float64(g.chunks)*perChunk)))
-		r.dist[chunkGap].add(g.took, 1)
-		r.dist[itl].add(g.took/time.Duration(n), n)
-	}
+	s.eachGap(func(took time.Duration, tokens int64) {
+		r.dist[chunkGap].add(took, 1)
+		r.dist[itl].add(took/time.Duration(tokens), tokens)
+	})
 	r.dist[chunkGap].requests++
 	r.dist[itl].requests++
 }

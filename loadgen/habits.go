@@ -122,7 +122,8 @@ func (w Workload) validateGoal() error {
 		key string
 		d   time.Duration
 	}{{"target", w.Target}, {"ttft_target", w.TTFTTarget}, {"tpot_target", w.TPOTTarget}, {"smooth_target", w.Smooth},
-		{"ttfb_target", w.TTFBTarget}, {"visible_target", w.VisibleTarget}} {
+		{"ttfb_target", w.TTFBTarget}, {"role_target", w.RoleTarget}, {"visible_target", w.VisibleTarget},
+		{"itl_target", w.ITLTarget}, {"gap_target", w.GapTarget}} {
 		if v.d < 0 || v.d > maxTimeout {
 			return fmt.Errorf("%s is %v, want 0 to %v", v.key, v.d, maxTimeout)
 		}
@@ -130,8 +131,10 @@ func (w Workload) validateGoal() error {
 	if w.Target > cmp.Or(w.Timeout, defaultTimeout) {
 		return fmt.Errorf("target %v is above timeout %v: no request could ever be late", w.Target, cmp.Or(w.Timeout, defaultTimeout))
 	}
-	if (w.TTFTTarget > 0 || w.TPOTTarget > 0 || w.Smooth > 0 || w.VisibleTarget > 0) && !w.Stream {
-		return errors.New("ttft_target, tpot_target, smooth_target and visible_target need stream: true")
+	ofStreams := w.Goal
+	ofStreams.Target, ofStreams.TTFBTarget = 0, 0
+	if ofStreams != (Goal{}) && !w.Stream {
+		return errors.New("ttft_target, tpot_target, smooth_target, role_target, visible_target, itl_target and gap_target need stream: true")
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"math"
 	"net/http"
 	"sync"
 	"time"
@@ -145,16 +146,51 @@ func (w *Workload) goal(tenant int) Goal {
 func (w *Workload) judge(s *sample) Outcome {
 	over := func(got, target time.Duration) bool { return target > 0 && got > target }
 	g := w.goal(s.tenant)
-	if over(s.latency(), g.Target) || over(s.perToken(), g.TPOTTarget) || over(s.worst, g.Smooth) {
+	if over(s.latency(), g.Target) || over(s.perToken(), g.TPOTTarget) || over(s.worst, g.Smooth) || s.tardy(g) {
 		return Late
 	}
-	if over(s.byte-s.intended, g.TTFBTarget) || s.visible > 0 && over(s.visible-s.intended, g.VisibleTarget) {
+	if g.TTFTTarget > 0 && s.first == 0 {
 		return Late
 	}
-	if g.TTFTTarget > 0 && (s.first == 0 || s.first-s.intended > g.TTFTTarget) {
-		return Late
+	if g.ITLTarget > 0 || g.GapTarget > 0 {
+		if itl, gap := s.longest(); over(itl, g.ITLTarget) || over(gap, g.GapTarget) {
+			return Late
+		}
 	}
 	return OK
+}
+
+// tardy: something that came had come too late.
+func (s *sample) tardy(g Goal) bool {
+	over := func(at, target time.Duration) bool { return target > 0 && at > 0 && at-s.intended > target }
+	return over(s.byte, g.TTFBTarget) || over(s.role, g.RoleTarget) || over(s.first, g.TTFTTarget) || over(s.visible, g.VisibleTarget)
+}
+
+// missing: something that every answer has had not come, and would be too late.
+func (s *sample) missing(g Goal) bool {
+	over := func(at, target time.Duration) bool { return target > 0 && at == 0 && s.latency() >= target }
+	return over(s.byte, g.TTFBTarget) || over(s.role, g.RoleTarget) || over(s.first, g.TTFTTarget)
+}
+
+// longest are the slowest token and the longest gap between reads with content.
+func (s *sample) longest() (itl, between time.Duration) {
+	s.eachGap(func(took time.Duration, tokens int64) {
+		itl, between = max(itl, took/time.Duration(tokens)), max(between, took)
+	})
+	return itl, between
+}
+
+// eachGap goes through the gaps with the tokens that the read after each brought.
+// A chunk may hold several tokens and a read several chunks; tokens come to
+// chunks as they do over the whole answer.
+func (s *sample) eachGap(take func(took time.Duration, tokens int64)) {
+	perChunk := 1.0
+	if s.chunks > 0 && s.completion > 0 {
+		perChunk = float64(s.completion) / float64(s.chunks)
+	}
+	for _, g := range s.gaps {
+		take(g.took, max(1, int64(math.Round(float64(g.chunks)*perChunk))))
+	}
 }
 
 // abandon says what a request is that was unfinished at the drain deadline:
@@ -170,7 +206,7 @@ func (w *Workload) abandon(s *sample) Outcome {
 // late if it was too late for a good one, and otherwise nothing can be said.
 func (w *Workload) leave(s *sample) Outcome {
 	g := w.goal(s.tenant)
-	if g.Target > 0 && s.latency() >= g.Target || g.TTFTTarget > 0 && s.first == 0 && s.latency() >= g.TTFTTarget {
+	if g.Target > 0 && s.latency() >= g.Target || s.tardy(g) || s.missing(g) {
 		return Late
 	}
 	return Cancelled

@@ -98,10 +98,36 @@ func (t *Tally) merge(u *Tally) {
 
 // Targets of a workload, in milliseconds; 0 means none.
 type Targets struct {
-	E2E    float64 `json:"target_ms"`
-	TTFT   float64 `json:"ttft_target_ms,omitempty"`
-	TPOT   float64 `json:"tpot_target_ms,omitempty"`
-	Smooth float64 `json:"smooth_target_ms,omitempty"`
+	E2E           float64 `json:"target_ms"`
+	TTFBTarget    float64 `json:"ttfb_target_ms,omitempty"`
+	RoleTarget    float64 `json:"role_target_ms,omitempty"`
+	TTFT          float64 `json:"ttft_target_ms,omitempty"`
+	VisibleTarget float64 `json:"visible_target_ms,omitempty"`
+	TPOT          float64 `json:"tpot_target_ms,omitempty"`
+	ITLTarget     float64 `json:"itl_target_ms,omitempty"` // of the longest in an answer, as Gap
+	GapTarget     float64 `json:"gap_target_ms,omitempty"`
+	Smooth        float64 `json:"smooth_target_ms,omitempty"`
+}
+
+// targets of a goal.
+func (g Goal) targets() Targets {
+	return Targets{
+		E2E: ms(g.Target), TTFBTarget: ms(g.TTFBTarget), RoleTarget: ms(g.RoleTarget), TTFT: ms(g.TTFTTarget), VisibleTarget: ms(g.VisibleTarget),
+		TPOT: ms(g.TPOTTarget), ITLTarget: ms(g.ITLTarget), GapTarget: ms(g.GapTarget), Smooth: ms(g.Smooth),
+	}
+}
+
+// LagLimit is how high the p99 of the send lag may be before the run does not
+// count, in milliseconds: 1, or 1 % of the least target that counts from the
+// intended start, where that is more (issue 4).
+func (t Targets) LagLimit() float64 {
+	least := 0.0
+	for _, target := range []float64{t.E2E, t.TTFBTarget, t.RoleTarget, t.TTFT, t.VisibleTarget} {
+		if target > 0 && (least == 0 || target < least) {
+			least = target
+		}
+	}
+	return max(1, least/100)
 }
 
 // Rates of a phase, a second.
@@ -195,7 +221,7 @@ func (r *series) result(w *Workload, span arrivals.Span, now time.Duration, whol
 		Tally:      r.tally,
 		FailedBy:   copied(r.failed),
 		Starved:    r.starved,
-		Targets:    Targets{ms(w.Target), ms(w.TTFTTarget), ms(w.TPOTTarget), ms(w.Smooth)},
+		Targets:    w.Goal.targets(),
 		Attainment: share(r.tally.OK, r.tally.Offered),
 		Tokens:     r.tokens,
 		Problems:   copied(r.problems),
@@ -303,17 +329,6 @@ func (r *Report) Verdict() error {
 
 // WhatHelps is what to do about a run that does not count.
 const WhatHelps = "a machine with free CPUs that is not the server's, or a lower rate; where requests waited for a slot, a server that keeps up or a larger max_in_flight; aloft load calibrate says what a machine can send"
-
-// LagLimit is how high the p99 of the send lag may be before the run does not
-// count, in milliseconds: 1, or 1 % of the target where that is more (issue 4).
-// The target is that of the whole answer, or of the first token where that is less.
-func (r *Result) LagLimit() float64 {
-	target := r.Targets.E2E
-	if t := r.Targets.TTFT; t > 0 && (target == 0 || t < target) {
-		target = t
-	}
-	return max(1, target/100)
-}
 
 // faults judges the generator, not the server: a send lag above its limit, or a
 // rate off by more than 1 %, would be measured as if the server had caused it. A

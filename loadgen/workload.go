@@ -79,10 +79,16 @@ type Goal struct {
 	Target     time.Duration `yaml:"target,omitempty"`      // to the end of the answer
 	TTFTTarget time.Duration `yaml:"ttft_target,omitempty"` // to its first token
 	TPOTTarget time.Duration `yaml:"tpot_target,omitempty"` // mean time of each further token
-	// TTFBTarget is to the first byte, and VisibleTarget to the first token that a
-	// reader sees; an answer without one is held to the others alone.
+	// TTFBTarget is to the first byte, RoleTarget to the first chunk of a stream,
+	// and VisibleTarget to the first token that a reader sees; an answer without
+	// such a token is held to the others alone.
 	TTFBTarget    time.Duration `yaml:"ttfb_target,omitempty"`
+	RoleTarget    time.Duration `yaml:"role_target,omitempty"`
 	VisibleTarget time.Duration `yaml:"visible_target,omitempty"`
+	// ITLTarget and GapTarget bound what an answer has many of: its longest token
+	// and its longest gap between reads with content.
+	ITLTarget time.Duration `yaml:"itl_target,omitempty"`
+	GapTarget time.Duration `yaml:"gap_target,omitempty"`
 	// Smooth bounds how late the worst token may be against a playback that
 	// starts with the first token and goes on at TPOTTarget (0: 50 ms a token):
 	// a server that holds tokens back, or drops some, cannot win by its mean.

@@ -10,8 +10,9 @@
 // cannot win by refusing the slow ones, and figures of failures never enter an
 // average.
 //
-//   - A clause on a quantile of a figure that a request has one of (ttfb, ttft,
-//     first_visible, tpot, e2e) whose quantile is A bounds each request. A request is
+//   - A clause on a quantile of a figure that a request has one of (ttfb, role, ttft,
+//     visible, tpot, e2e) whose quantile is A bounds each request, and so does one on
+//     the max of what it has many of (itl, gap): its longest. A request is
 //     good if it is ok and within all such bounds, and the share of good among
 //     offered requests must be at least A. This is stricter than each quantile
 //     alone: 1 % slow to start and another 1 % slow to go on are 2 % bad.
@@ -20,8 +21,8 @@
 //     below A (p50) does not bound single requests: its quantile must be within
 //     the bound, and a request that failed before it had the figure counts as
 //     beyond.
-//   - A clause on a mean, and one on a figure of which an answer has many (itl,
-//     gap; pooled over all answers), is held against the report's figure. What
+//   - A clause on a mean, and one on a quantile of a figure of which an answer has
+//     many (itl, gap; pooled over all answers), is held against the report's figure. What
 //     failed has none, and is counted by the attainment.
 //
 // The last two kinds are held against each window by itself: a rate holds if all

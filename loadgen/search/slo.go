@@ -16,21 +16,23 @@ type Metric string
 
 // The metrics. ITL and gap are figures of which one answer has many.
 const (
-	TTFB         Metric = "ttfb"          // to the first byte
-	TTFT         Metric = "ttft"          // to the first token
-	FirstVisible Metric = "first_visible" // to the first token that a reader sees
-	TPOT         Metric = "tpot"          // mean time of each further token
-	ITL          Metric = "itl"           // time of each token, pooled over answers
-	Gap          Metric = "gap"           // between reads that brought content, pooled
-	E2E          Metric = "e2e"           // to the end of the answer
+	TTFB    Metric = "ttfb"    // to the first byte
+	Role    Metric = "role"    // to the first chunk of a stream
+	TTFT    Metric = "ttft"    // to the first token
+	Visible Metric = "visible" // to the first token that a reader sees
+	TPOT    Metric = "tpot"    // mean time of each further token
+	ITL     Metric = "itl"     // time of each token, pooled over answers
+	Gap     Metric = "gap"     // between reads that brought content, pooled
+	E2E     Metric = "e2e"     // to the end of the answer
 )
 
-var metrics = []Metric{TTFT, FirstVisible, TPOT, ITL, Gap, E2E, TTFB}
+var metrics = []Metric{TTFB, Role, TTFT, Visible, TPOT, ITL, Gap, E2E}
 
 // Clause bounds one figure.
 type Clause struct {
 	Metric Metric
-	// Mean bounds the mean; else Quantile in (0, 1) is what is bounded.
+	// Mean bounds the mean; else Quantile in (0, 1] is what is bounded. 1 is the
+	// longest of an answer, of what it has many of.
 	Mean     bool
 	Quantile float64
 	Bound    time.Duration
@@ -68,7 +70,7 @@ const (
 )
 
 // ParseSLO reads clauses separated by commas, each a metric, an underscore, a
-// quantile (p50, p99, p99.9) or mean, < or <=, and a duration with one of the
+// quantile (p50, p99, p99.9) or mean, of itl and gap also max, < or <=, and a duration with one of the
 // units ns, us, ms and s: "ttft_p99<800ms,tpot_p99<50ms". Blanks around parts
 // are allowed. An error says what was expected and at which character, counted
 // from 1.
@@ -168,8 +170,6 @@ func (p *parser) fail(want string) error {
 
 func (p *parser) clause() (c Clause, err error) {
 	p.blanks()
-	// The longest name that is there: none is the beginning of another with an
-	// underscore behind it.
 	i := slices.IndexFunc(metrics, func(m Metric) bool { return strings.HasPrefix(p.text[p.at:], string(m)+"_") })
 	if i < 0 {
 		names := make([]string, len(metrics))
@@ -184,6 +184,8 @@ func (p *parser) clause() (c Clause, err error) {
 	switch {
 	case p.take("mean"):
 		c.Mean = true
+	case c.pooled() && p.take("max"):
+		c.Quantile = 1
 	case p.take("p"):
 		digits := p.number()
 		q, err := strconv.ParseFloat(digits, 64)
@@ -192,6 +194,8 @@ func (p *parser) clause() (c Clause, err error) {
 			return c, p.fail("a quantile above 0 and below 100, as in p99 or p99.9")
 		}
 		c.Quantile = q / 100
+	case c.pooled():
+		return c, p.fail("mean, max or a quantile as in p99")
 	default:
 		return c, p.fail("mean or a quantile as in p99")
 	}
@@ -240,22 +244,14 @@ func (c Clause) limit() time.Duration {
 
 // each reports whether the clause bounds each request at this attainment.
 func (c Clause) each(attain float64) bool {
-	return !c.Mean && c.Quantile >= attain-1e-9 && !c.pooled()
-}
-
-// figure is the name of the metric in a report.
-func (m Metric) figure() string {
-	if m == FirstVisible {
-		return "visible"
-	}
-	return string(m)
+	return c.longest() || !c.Mean && c.Quantile >= attain-1e-9 && !c.pooled()
 }
 
 // within reports whether a result is within the bound, by itself. A request that
 // failed without the figure counts as beyond every quantile of it; pooled figures
 // and means have no place for it.
 func (c Clause) within(r *loadgen.Result) (within, known bool) {
-	q := r.Figure(c.Metric.figure())
+	q := r.Figure(string(c.Metric))
 	if q == nil || q.N == 0 {
 		return false, false
 	}
@@ -285,7 +281,7 @@ func (c Clause) within(r *loadgen.Result) (within, known bool) {
 func (s SLO) beside(results []loadgen.Result, attain float64) Reason {
 	why := Reason("")
 	for _, c := range s.Clauses {
-		if c.each(attain) && c.Quantile <= attain+1e-9 {
+		if c.each(attain) && (c.longest() || c.Quantile <= attain+1e-9) {
 			continue // who attains it holds it
 		}
 		some := false
@@ -306,6 +302,9 @@ func (s SLO) beside(results []loadgen.Result, attain float64) Reason {
 // pooled reports whether one answer has many of the figure.
 func (c Clause) pooled() bool { return c.Metric == ITL || c.Metric == Gap }
 
+// longest reports whether the clause bounds the longest of an answer.
+func (c Clause) longest() bool { return c.stat == "max" }
+
 // streams reports whether only streams have the figure.
 func (c Clause) streams() bool { return c.Metric != E2E && c.Metric != TTFB }
 
@@ -317,7 +316,8 @@ func (s SLO) goal(g *loadgen.Goal, stream bool, attain float64) {
 			continue
 		}
 		target := map[Metric]*time.Duration{
-			TTFB: &g.TTFBTarget, TTFT: &g.TTFTTarget, FirstVisible: &g.VisibleTarget, TPOT: &g.TPOTTarget, E2E: &g.Target,
+			TTFB: &g.TTFBTarget, Role: &g.RoleTarget, TTFT: &g.TTFTTarget, Visible: &g.VisibleTarget,
+			TPOT: &g.TPOTTarget, ITL: &g.ITLTarget, Gap: &g.GapTarget, E2E: &g.Target,
 		}[c.Metric]
 		if slices.Contains(set, target) {
 			*target = min(*target, c.limit())

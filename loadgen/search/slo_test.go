@@ -10,7 +10,7 @@ import (
 )
 
 func TestParseSLO(t *testing.T) {
-	got, err := ParseSLO(" ttft_p99 < 800ms, tpot_mean<=50ms ,e2e_p99.9<1.5s,first_visible_p50<250us")
+	got, err := ParseSLO(" ttft_p99 < 800ms, tpot_mean<=50ms ,e2e_p99.9<1.5s,visible_p50<250us")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,7 +18,7 @@ func TestParseSLO(t *testing.T) {
 		{TTFT, false, 0.99, 800 * time.Millisecond, true, "p99"},
 		{TPOT, true, 0, 50 * time.Millisecond, false, "mean"},
 		{E2E, false, 0.99900000000000011, 1500 * time.Millisecond, true, "p99.9"},
-		{FirstVisible, false, 0.5, 250 * time.Microsecond, true, "p50"},
+		{Visible, false, 0.5, 250 * time.Microsecond, true, "p50"},
 	}
 	if len(got.Clauses) != len(want) {
 		t.Fatalf("%d clauses, want %d", len(got.Clauses), len(want))
@@ -28,15 +28,15 @@ func TestParseSLO(t *testing.T) {
 			t.Errorf("clause %d is %+v, want %+v", i, c, w)
 		}
 	}
-	if text := "ttft_p99<800ms,tpot_mean<=50ms,e2e_p99.9<1500ms,first_visible_p50<250us"; got.String() != text {
+	if text := "ttft_p99<800ms,tpot_mean<=50ms,e2e_p99.9<1500ms,visible_p50<250us"; got.String() != text {
 		t.Errorf("as text %s, want %s", got, text)
 	}
 }
 
 func TestParseSLOSaysWhatAndWhere(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                               "character 1: want one of ttft_",
-		"ttft":                           "character 1: want one of ttft_",
+		"":                               "character 1: want one of ttfb_",
+		"ttft":                           "character 1: want one of ttfb_",
 		"ttft_p99<800ms,":                "character 16: want one of",
 		"ttft_p99<800ms;tpot_p99<50ms":   `character 15: want a comma or the end, got ";tpot_p99<50ms"`,
 		"ttft_99<800ms":                  "character 6: want mean or a quantile",
@@ -64,7 +64,7 @@ func TestParseSLOSaysWhatAndWhere(t *testing.T) {
 }
 
 func FuzzParseSLO(f *testing.F) {
-	for _, s := range []string{"ttft_p99<800ms,tpot_p99<50ms", "e2e_mean<=1.5s", "gap_p99.9<3us, itl_p50<1ns", "ttfb_p1<0.1s,", "x"} {
+	for _, s := range []string{"ttft_p99<800ms,tpot_p99<50ms", "e2e_mean<=1.5s", "gap_p99.9<3us, itl_p50<1ns", "role_p99<1s,itl_max<2s", "ttfb_p1<0.1s,", "x"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -80,7 +80,7 @@ func FuzzParseSLO(f *testing.F) {
 			t.Fatalf("%q reads as %q, which reads as %q: %v", text, s, again, err)
 		}
 		for _, c := range s.Clauses {
-			if c.Bound <= 0 || c.Bound > maxBound || (!c.Mean && !(c.Quantile > 0 && c.Quantile < 1)) {
+			if c.Bound <= 0 || c.Bound > maxBound || (!c.Mean && !(c.Quantile > 0 && c.Quantile <= 1)) {
 				t.Fatalf("%q gives %+v", text, c)
 			}
 		}
@@ -100,14 +100,19 @@ func TestSLOIsText(t *testing.T) {
 // A clause bounds each request from its attainment on; stricter ones win, and a
 // strict bound is one nanosecond less.
 func TestSLOSetsTargets(t *testing.T) {
-	s := slo(t, "ttft_p99<800ms,ttft_p99.9<=2s,tpot_p99<=50ms,e2e_p50<1s,first_visible_p99<=3ms")
+	s := slo(t, "ttft_p99<800ms,ttft_p99.9<=2s,tpot_p99<=50ms,e2e_p50<1s,visible_p99<=3ms")
 	g := loadgen.Goal{Target: time.Minute, TTFTTarget: time.Hour}
 	s.goal(&g, true, 0.99)
 	if want := (loadgen.Goal{Target: time.Minute, TTFTTarget: 800*time.Millisecond - 1, TPOTTarget: 50 * time.Millisecond, VisibleTarget: 3 * time.Millisecond}); g != want {
 		t.Errorf("a stream's targets are %+v, want %+v", g, want)
 	}
 	g = loadgen.Goal{}
-	slo(t, "ttft_p99<800ms,e2e_p99<1s,ttfb_p99<=2ms,first_visible_p99<=3ms").goal(&g, false, 0.99)
+	slo(t, "role_p99<=1s,itl_max<=40ms,gap_max<=90ms,itl_p99<=20ms").goal(&g, true, 0.9)
+	if want := (loadgen.Goal{RoleTarget: time.Second, ITLTarget: 40 * time.Millisecond, GapTarget: 90 * time.Millisecond}); g != want {
+		t.Errorf("targets of what an answer has many of are %+v, want %+v", g, want)
+	}
+	g = loadgen.Goal{}
+	slo(t, "ttft_p99<800ms,e2e_p99<1s,ttfb_p99<=2ms,visible_p99<=3ms").goal(&g, false, 0.99)
 	if want := (loadgen.Goal{Target: time.Second - 1, TTFBTarget: 2 * time.Millisecond}); g != want {
 		t.Errorf("targets of a workload without a stream are %+v, want %+v", g, want)
 	}
@@ -134,6 +139,7 @@ func TestClausesBesideTheAttainment(t *testing.T) {
 		{"e2e_mean<39ms", result, ClauseMiss},
 		{"gap_p99<80ms", result, ""},
 		{"gap_p99<60ms", result, ClauseMiss},
+		{"gap_max<1ms", result, ""}, // each request's own
 		{"gap_mean<1s,gap_p99<60ms", result, ClauseMiss},
 		{"ttft_p50<1s", result, NoFigures},
 		{"e2e_p42<1s", result, NoFigures}, // kept of whole runs alone
