@@ -21,7 +21,9 @@ func stamp(_, _ string, raw syscall.RawConn) error {
 }
 
 // cameIn waits until there is something to read and says when the kernel got
-// it; the zero time when it does not tell. It takes nothing out.
+// it; the zero time when it does not tell. It takes nothing out. Packets that came
+// in one after the other before it looked have the last one's time: of a large
+// request those of one window, which its client writes at once.
 func cameIn(c net.Conn) (at time.Time) {
 	s, ok := c.(syscall.Conn)
 	if !ok {

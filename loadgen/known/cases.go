@@ -100,8 +100,8 @@ func timed() []*subject {
 			at(0, role, first), at(60*msec, rest), at(80*msec, word, first), at(120*msec, rest, first), at(160*msec, rest, finish, usage(4), split1), at(180*msec, split2))),
 		paced("several events in one write", streaming, loadgen.OK, stream(8,
 			at(50*msec, role, word, word), at(90*msec, word, word, word, word), at(130*msec, word, word, finish, usage(8), done))),
-		paced("two choices", streaming, loadgen.OK, stream(6,
-			at(20*msec, role), at(60*msec, word1), at(80*msec, word, word1), at(100*msec, word, word1), at(120*msec, finish), at(150*msec, word1, finish1, usage(6), done))),
+		asking(`{"n":2,"messages":[{"role":"user","content":"a word"}]}`, paced("two choices", streaming, loadgen.OK, stream(6,
+			at(20*msec, role), at(60*msec, word1), at(80*msec, word, word1), at(100*msec, word, word1), at(120*msec, finish), at(150*msec, word1, finish1, usage(6), done)))),
 		paced("no usage", streaming, loadgen.OK, stream(0,
 			at(0, role), at(50*msec, word), at(70*msec, word), at(90*msec, word, word), at(100*msec, finish, done))),
 		paced("completions, streamed", completing, loadgen.OK, stream(3,
@@ -132,6 +132,12 @@ func warmed(all ...*subject) []*subject {
 		}
 	}
 	return all
+}
+
+// asking sends one body in each request.
+func asking(body string, s *subject) *subject {
+	s.load.Requests, s.file = s.name, []byte(body)
+	return s
 }
 
 // warmRequests is how many come before those that count.
@@ -198,6 +204,7 @@ func faults() []*subject {
 		paced("no [DONE]", streaming, loadgen.Truncated, stream(0, with(at(20*msec, finish))...)),
 		paced("no finish_reason", streaming, loadgen.Truncated, stream(0, with(at(20*msec, done))...)),
 		paced("one of two choices unfinished", streaming, loadgen.Truncated, stream(0, with(at(20*msec, word1, finish, done))...)),
+		paced("two choices where one was asked for", streaming, loadgen.Protocol, stream(0, with(at(20*msec, word1, finish, finish1, done))...)),
 		paced("stream cut off", streaming, loadgen.Truncated, stream(0, open...).ends(shut)),
 		paced("stream reset", streaming, loadgen.Truncated, stream(0, open...).ends(abort)),
 		paced("answer cut off", unary, loadgen.Truncated, raw(closing, shut)),

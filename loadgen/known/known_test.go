@@ -141,7 +141,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add([]byte("GET\r\n\r\n"))
 	f.Add([]byte("POST / HTTP/1.1\r\nContent-Length: 67108865\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		c := &conn{Conn: (*net.TCPConn)(nil), r: bufio.NewReaderSize(bytes.NewReader(b), readSize)}
+		c := &conn{Conn: (*net.TCPConn)(nil), signs: true, r: bufio.NewReaderSize(bytes.NewReader(b), readSize)}
 		for read := 0; ; {
 			if _, err := c.next(); err != nil {
 				return
