@@ -70,9 +70,31 @@ func TestLoadNothingAnswered(t *testing.T) {
 		if err := answered(r); err == nil || !strings.Contains(err.Error(), problem) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "rare") {
 			t.Errorf("%v, want one with %q and %q", err, problem, want)
 		}
+		r.Results[0].Failed, r.Results[0].FailedBy[loadgen.Cancelled] = 7, 2
+		r.Results[0].Offered = 7
+		if err := answered(r); err == nil || !strings.Contains(err.Error(), "all 5 requests") {
+			t.Errorf("%v, want no word of what was cancelled", err)
+		}
 		r.Results[0].Failed--
 		if err := answered(r); err != nil {
 			t.Errorf("one was answered: %v", err)
+		}
+	}
+}
+
+// A run that sent nothing is no good run, unless it was ended before its time;
+// one whose requests were all cancelled at its end says nothing of a wrong address.
+func TestLoadNothingSent(t *testing.T) {
+	if err := answered(&loadgen.Report{Results: []loadgen.Result{{}}}); err == nil || !strings.Contains(err.Error(), "nothing was sent") {
+		t.Errorf("%v, want an error", err)
+	}
+	for name, r := range map[string]*loadgen.Report{
+		"ended early":     {Interrupted: true},
+		"all left":        {Results: []loadgen.Result{{Tally: loadgen.Tally{Abandoned: 3}}}},
+		"only unanswered": {Interrupted: true, Results: []loadgen.Result{{Tally: loadgen.Tally{Offered: 3, Failed: 3}, FailedBy: map[loadgen.Outcome]int{loadgen.Cancelled: 3}}}},
+	} {
+		if err := answered(r); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func (c *loadFind) search(k *kong.Context) (o search.Options, err error) {
 	}
 	o.Attain, o.Min, o.Max, o.Window, o.WarmUp, o.Limit, o.Repeats = c.Attain, c.From, c.To, c.Window, c.WarmUp, c.Limit, c.Repeats
 	o.MaxWindow, o.Requests, o.Confidence = c.Most, c.Requests, c.Confidence
-	return o, nil
+	return o, keepable([]string{c.Profile}, c.JSON, c.CSV, c.HTML)
 }
 
 // watched has the runs of a search looked at.
@@ -74,13 +74,11 @@ func (c *loadFind) watched(ctx context.Context, o *search.Options) (watching, er
 	return w, err
 }
 
-func (c *loadFind) write(stdout io.Writer, f found, html func(io.Writer) error) error {
+func (c *loadFind) write(stdout io.Writer, f found, html func(io.Writer) error) (err error) {
 	if c.JSON != "-" {
-		if err := f.WriteTable(stdout); err != nil {
-			return err
-		}
+		err = f.WriteTable(stdout)
 	}
-	return errors.Join(into(c.JSON, stdout, indented(f)), into(c.CSV, stdout, f.WriteCSV), into(c.HTML, stdout, html))
+	return errors.Join(err, into(c.JSON, stdout, indented(f)), into(c.CSV, stdout, f.WriteCSV), into(c.HTML, stdout, html))
 }
 
 type loadSearchCmd struct {

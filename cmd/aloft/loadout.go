@@ -43,6 +43,9 @@ func (c *loadRunCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := c.keepable(c.Profile); err != nil {
+		return err
+	}
 	if c.Lines != "" {
 		f, err := os.Create(c.Lines)
 		if err != nil {
@@ -61,10 +64,25 @@ func (c *loadRunCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := c.write(k.Stdout, report); err != nil {
-		return err
+	err = errors.Join(c.write(k.Stdout, report), report.Verdict(), report.Check(demands), answered(report))
+	if report.LinesLost > 0 {
+		err = errors.Join(err, fmt.Errorf("%s lacks %d of the requests", c.Lines, report.LinesLost))
 	}
-	return errors.Join(report.Verdict(), report.Check(demands), answered(report))
+	return err
+}
+
+// keepable checks before the run that its results can be kept.
+func (c *loadOutputs) keepable(profile string) error {
+	files := []string{c.JSON, c.HTML, c.Lines}
+	if c.CSV != "" {
+		if err := os.MkdirAll(c.CSV, 0o777); err != nil {
+			return err
+		}
+		for _, f := range loadgen.CSVFiles() {
+			files = append(files, filepath.Join(c.CSV, f.Name))
+		}
+	}
+	return keepable([]string{profile}, files...)
 }
 
 func (c *loadOutputs) demands() ([]loadgen.Assert, error) {
@@ -78,46 +96,41 @@ func (c *loadOutputs) demands() ([]loadgen.Assert, error) {
 	return demands, nil
 }
 
-func (c *loadOutputs) write(stdout io.Writer, r *loadgen.Report) error {
+// write writes all that it can: a table that nobody reads any more costs no file.
+func (c *loadOutputs) write(stdout io.Writer, r *loadgen.Report) (err error) {
 	if c.JSON != "-" {
-		if err := r.WriteTable(stdout); err != nil {
-			return err
-		}
+		err = r.WriteTable(stdout)
 	}
-	if err := into(c.JSON, stdout, indented(r)); err != nil {
-		return err
-	}
-	if err := into(c.HTML, stdout, func(w io.Writer) error { return page.Run(w, r) }); err != nil {
-		return err
-	}
+	err = errors.Join(err, into(c.JSON, stdout, indented(r)), into(c.HTML, stdout, func(w io.Writer) error { return page.Run(w, r) }))
 	if c.CSV == "" {
-		return nil
-	}
-	if err := os.MkdirAll(c.CSV, 0o777); err != nil {
 		return err
 	}
 	for _, f := range loadgen.CSVFiles(r) {
-		if err := into(filepath.Join(c.CSV, f.Name), stdout, f.Write); err != nil {
-			return err
-		}
+		err = errors.Join(err, into(filepath.Join(c.CSV, f.Name), stdout, f.Write))
 	}
-	return nil
+	return err
 }
 
-// answered is an error when every request failed, which says why and what to
-// look at: a wrong address, key or model, most likely.
+// answered is an error when nothing was offered, or when every request failed,
+// which says why and what to look at: a wrong address, key or model, most likely.
+// What was cancelled at the end of a run has not failed.
 func answered(r *loadgen.Report) error {
-	offered, failed := 0, 0
+	offered, failed, abandoned := 0, 0, 0
 	most, problem := 0, ""
 	for _, x := range r.Results {
-		offered, failed = offered+x.Offered, failed+x.Tally.Failed
+		cancelled := x.FailedBy[loadgen.Cancelled]
+		offered, failed = offered+x.Offered-cancelled, failed+x.Tally.Failed-cancelled
+		abandoned += x.Abandoned
 		for _, outcome := range slices.Sorted(maps.Keys(x.FailedBy)) {
-			if n := x.FailedBy[outcome]; n > most && x.Problems[outcome] != "" {
+			if n := x.FailedBy[outcome]; outcome != loadgen.Cancelled && n > most && x.Problems[outcome] != "" {
 				most, problem = n, x.Problems[outcome]
 			}
 		}
 	}
-	if offered == 0 || failed < offered {
+	switch {
+	case offered == 0 && abandoned == 0 && !r.Interrupted:
+		return errors.New("nothing was sent: the plan has no request in the time that is measured")
+	case offered == 0 || failed < offered:
 		return nil
 	}
 	return fmt.Errorf("all %d requests failed, such as with: %s%s", offered, problem, advice(problem))

@@ -22,6 +22,9 @@ type loadCompareCmd struct {
 
 // Run implements kong's command.
 func (c *loadCompareCmd) Run(k *kong.Context) error {
+	if err := keepable([]string{c.A, c.B}, c.JSON, c.HTML); err != nil {
+		return err
+	}
 	a, err := readReport(c.A)
 	if err != nil {
 		return err
@@ -63,6 +66,9 @@ type loadCalibrateCmd struct {
 // Run implements kong's command. A missed target is told loudly but is no
 // error: the machine may be small, or busy.
 func (c *loadCalibrateCmd) Run(ctx context.Context, k *kong.Context) error {
+	if err := keepable(nil, c.JSON); err != nil {
+		return err
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
@@ -103,6 +109,9 @@ type loadPlanCmd struct {
 func (c *loadPlanCmd) Run(k *kong.Context) error {
 	opt, err := c.options(k)
 	if err != nil {
+		return err
+	}
+	if err := keepable([]string{c.Profile}, c.Out); err != nil {
 		return err
 	}
 	var planned []loadgen.Planned

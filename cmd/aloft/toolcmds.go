@@ -54,21 +54,6 @@ func (j jobObject) String() string {
 	return s
 }
 
-// into writes to a file, to standard output ("-"), or nowhere ("").
-func into(path string, stdout io.Writer, write func(io.Writer) error) error {
-	switch path {
-	case "":
-		return nil
-	case "-":
-		return write(stdout)
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(f), f.Close())
-}
-
 // indented writes v as JSON for into.
 func indented(v any) func(io.Writer) error {
 	return func(w io.Writer) error {
