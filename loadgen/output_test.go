@@ -63,6 +63,13 @@ func TestReportIsReadAsItWasWritten(t *testing.T) {
 	if !reflect.DeepEqual(back.Results[0].Timeline, report.Results[0].Timeline) || len(back.Results[0].Timeline) < 10 {
 		t.Error("the time line differs")
 	}
+	report.Results[0].TTFB.N++
+	if text, err = json.Marshal(report); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadReport(bytes.NewReader(text)); err == nil || !strings.Contains(err.Error(), "ttfb has 901 values, and its histogram 900") {
+		t.Errorf("a count that was changed: %v", err)
+	}
 	for bad, want := range map[string]string{
 		"":                                      "no JSON",
 		"[]":                                    "no JSON",
@@ -70,7 +77,11 @@ func TestReportIsReadAsItWasWritten(t *testing.T) {
 		`{"schema":"aloft.load/1"}`:             `the report is "aloft.load/1", this program reads "aloft.load/2"`,
 		`{"schema":"aloft.load/3"}`:             `the report is "aloft.load/3"`,
 		`{"schema":"aloft.load/2","results":1}`: "read report",
-		`{"schema":"aloft.load/2","results":[{"hdr":"nonsense"}]}`: "histogram",
+		`{"schema":"aloft.load/2","results":[{"hdr":"nonsense"}]}`:                                                                "histogram",
+		`{"schema":"aloft.load/2","results":[{"offered":5,"ok":50}]}`:                                                             "of 5 offered 50 are ok",
+		`{"schema":"aloft.load/2","results":[{"offered":-3,"ok":-3}]}`:                                                            "of -3 offered",
+		`{"schema":"aloft.load/2","results":[{"offered":4,"ok":3,"late":1,"attainment":1}]}`:                                      "attainment is 1 with 3 of 4",
+		`{"schema":"aloft.load/2","results":[{"offered":1,"late":1,"timeline":[{"offered":1,"late":1},{"offered":1,"late":1}]}]}`: "the time line has 0 ok of 2",
 	} {
 		if _, err := ReadReport(strings.NewReader(bad)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: error %v, want %q", bad, err, want)

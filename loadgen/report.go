@@ -388,7 +388,39 @@ func ReadReport(r io.Reader) (*Report, error) {
 	if err := json.Unmarshal(text, out); err != nil {
 		return nil, fmt.Errorf("loadgen: read report: %w", err)
 	}
+	for i := range out.Results {
+		if err := out.Results[i].sound(); err != nil {
+			return nil, fmt.Errorf("loadgen: the report was changed or damaged: %s, phase %s: %w", out.Results[i].Name, out.Results[i].Phase, err)
+		}
+	}
 	return out, nil
+}
+
+// sound is an error when the numbers contradict each other: a verdict on them
+// would be on nothing.
+func (r *Result) sound() error {
+	if min(r.OK, r.Late, r.Shed, r.Failed) < 0 || r.OK+r.Late+r.Shed+r.Failed != r.Offered {
+		return fmt.Errorf("of %d offered %d are ok, %d late, %d shed and %d failed", r.Offered, r.OK, r.Late, r.Shed, r.Failed)
+	}
+	if math.Abs(r.Attainment-share(r.OK, r.Offered)) > 1e-9 {
+		return fmt.Errorf("attainment is %v with %d of %d", r.Attainment, r.OK, r.Offered)
+	}
+	for m := range metrics {
+		if q := r.figure(m); q != nil && q.HDR != nil && q.HDR.N() != q.N {
+			return fmt.Errorf("%s has %d values, and its histogram %d", metricNames[m].name, q.N, q.HDR.N())
+		}
+	}
+	if r.Timeline == nil {
+		return nil
+	}
+	var sum Tally
+	for _, p := range r.Timeline {
+		sum.Offered, sum.OK = sum.Offered+p.Offered, sum.OK+p.Good
+	}
+	if sum.Offered != r.Offered || sum.OK != r.OK {
+		return fmt.Errorf("the time line has %d ok of %d, the whole %d of %d", sum.OK, sum.Offered, r.OK, r.Offered)
+	}
+	return nil
 }
 
 // maxReport bounds a report, in bytes: 128 phases with 15 full histograms and an
