@@ -58,11 +58,13 @@ func (f *frame) decode(b []byte) (int, error) {
 }
 
 // Read implements io.Reader; io.EOF means that the body ended as it said it would.
+// It comes with the last bytes: every layer above is passed once less.
 func (f *frame) Read(p []byte) (int, error) {
 	if len(f.ahead) > 0 {
 		n := copy(p, f.ahead)
 		if f.ahead = f.ahead[n:]; len(f.ahead) == 0 {
 			f.release()
+			return n, f.end()
 		}
 		return n, nil
 	}
@@ -88,10 +90,17 @@ func (f *frame) Read(p []byte) (int, error) {
 			return n, readErr
 		}
 		if n > 0 {
-			return n, nil
+			return n, f.end()
 		}
 	}
 	return 0, io.EOF
+}
+
+func (f *frame) end() error {
+	if f.ended {
+		return io.EOF
+	}
+	return nil
 }
 
 // wait reads the first bytes of the body, if none came with the head.
