@@ -82,6 +82,7 @@ func New(opt Options, deps Deps, log *slog.Logger) (*Server, error) {
 		MaxRequestBodySize:           s.opt.MaxBody,
 		DisablePreParseMultipartForm: true,
 		TCPKeepalive:                 true,
+		LazyRequestTime:              true, // a request's time is our own, in exchange.start
 		NoDefaultContentType:         true,
 		SecureErrorLogMessage:        true, // else errors quote headers, keys among them
 	}

@@ -84,12 +84,17 @@ func (s submitter) Submit(ctx context.Context, r *backends.Request) (*backends.R
 		if m == nil {
 			return nil, backends.ErrUnknownModel
 		}
-		if wait := s.hopeless(m, r, time.Now()); wait > 0 {
-			m.batcher.Missed(r.Class, r.Tokens) // demand all the same: another replica may be started for it
-			return nil, &backends.RetryError{After: wait, Reason: backends.ReasonNoReplica,
-				Err: fmt.Errorf("every replica failed, and none starts again before the request's time is up: %w", backends.ErrUnavailable)}
+		if m.batcher.Wait(r.Tokens) < 0 {
+			if wait := s.hopeless(m, r, time.Now()); wait > 0 {
+				m.batcher.Missed(r.Class, r.Tokens) // demand all the same: another replica may be started for it
+				return nil, &backends.RetryError{After: wait, Reason: backends.ReasonNoReplica,
+					Err: fmt.Errorf("every replica failed, and none starts again before the request's time is up: %w", backends.ErrUnavailable)}
+			}
 		}
 		reply, err := m.batcher.Submit(ctx, r)
+		if err == nil {
+			return reply, nil
+		}
 		if now := s.model(r.Model); !errors.Is(err, backends.ErrDraining) || now != nil && now.batcher == m.batcher {
 			return reply, s.onItsWay(r.Model, err)
 		}
@@ -97,10 +102,10 @@ func (s submitter) Submit(ctx context.Context, r *backends.Request) (*backends.R
 }
 
 // hopeless is how long no replica can be there for a request that would not wait
-// so long: all of its model's have failed, and start again later. 0 = it may wait.
-// Rows of batches do: they have hours.
+// so long, now that there is none: all of its model's have failed, and start again
+// later. 0 = it may wait. Rows of batches do: they have hours.
 func (s *serving) hopeless(m *served, r *backends.Request, now time.Time) time.Duration {
-	if r.Class == backends.Offline || m.batcher.Wait(r.Tokens) >= 0 {
+	if r.Class == backends.Offline {
 		return 0
 	}
 	s.mu.Lock()
