@@ -88,21 +88,17 @@ func estimate(req *backends.Request, m *Model, n int) int {
 }
 
 // reserve holds the ask to the limits of its key. What it takes, end settles.
-func (a *ask) reserve() error {
-	if a.grant == nil {
-		return nil
+func (a *ask) reserve() (q Quota, err error) {
+	if a.grant != nil {
+		q, err = a.s.deps.Keys.Reserve(a.grant, a.out.Arrival, a.hold)
+		a.held = err == nil
 	}
-	q, err := a.s.deps.Keys.Reserve(a.grant, a.out.Arrival, a.hold)
-	if err != nil {
-		return err
-	}
-	a.held, a.quota = true, q
-	return nil
+	return q, err
 }
 
 // settle replaces the reservation by what was used: all that was metered as soon
 // as there was content, also of an answer that broke off or that nobody read.
-func (a *ask) settle() {
+func (a *ask) settle(now time.Time) {
 	if !a.held {
 		return
 	}
@@ -111,5 +107,5 @@ func (a *ask) settle() {
 	if a.out.FirstToken > 0 {
 		used = a.out.PromptTokens + a.out.CompletionTokens
 	}
-	a.s.deps.Keys.Settle(a.grant, time.Now(), a.hold, used)
+	a.s.deps.Keys.Settle(a.grant, now, a.hold, used)
 }

@@ -44,7 +44,7 @@ func (s *Server) Call(ctx context.Context, row jobs.Row) (jobs.Result, error) {
 		err = invalid("stream", openai.CodeValue, "a batch row cannot be streamed")
 	}
 	if err == nil {
-		err = a.reserve()
+		_, err = a.reserve()
 	}
 	if err != nil {
 		s.refuse(&who, err)

@@ -9,7 +9,7 @@ import (
 )
 
 // count measures the prompt once, for queue, batch and bill.
-func (a *ask) count(scan *openai.Scan) error {
+func (a *ask) count(scan *openai.Scan, m *Model) error {
 	req := &a.req
 	if len(scan.Inputs) > 0 {
 		req.InputTokens = a.row[:] // most have one row
@@ -17,35 +17,35 @@ func (a *ask) count(scan *openai.Scan) error {
 			req.InputTokens = make([]int, n)
 		}
 		for i, row := range scan.Inputs {
-			req.InputTokens[i] = a.bounded(a.tokens(row))
+			req.InputTokens[i] = bounded(m, a.tokens(row))
 			req.Tokens += req.InputTokens[i]
 		}
 	} else {
 		for _, text := range scan.Text {
 			req.Tokens += a.tokens(text)
 		}
-		req.Tokens = a.bounded(req.Tokens)
+		req.Tokens = bounded(m, req.Tokens)
 	}
 	a.out.PromptTokens = req.Tokens
 	longest := req.Tokens
 	if len(req.InputTokens) > 0 {
 		longest = slices.Max(req.InputTokens)
 	}
-	if a.model.Context <= 0 || longest <= a.model.Context {
+	if m.Context <= 0 || longest <= m.Context {
 		return nil
 	}
 	return &openai.Error{
 		Status: 400, Type: "invalid_request_error", Code: "context_length_exceeded", Param: promptParam(req.Endpoint),
-		Message: fmt.Sprintf("the prompt has %d tokens, but the context length of model %q is %d", longest, a.model.Name, a.model.Context),
+		Message: fmt.Sprintf("the prompt has %d tokens, but the context length of model %q is %d", longest, m.Name, m.Context),
 	}
 }
 
 // bounded keeps a guess within the context: the engine refuses or cuts what is
 // longer. Unbounded, one text of megabytes would count as minutes of demand and
 // call every lent slice back, only to be refused.
-func (a *ask) bounded(tokens int) int {
-	if _, guessed := a.model.Counter.(learner); guessed && a.model.Context > 0 {
-		return min(tokens, a.model.Context)
+func bounded(m *Model, tokens int) int {
+	if _, guessed := m.Counter.(learner); guessed && m.Context > 0 {
+		return min(tokens, m.Context)
 	}
 	return tokens
 }
@@ -65,10 +65,10 @@ func (a *ask) tokens(row []byte) int {
 
 // measure counts the tokens of a text.
 func (a *ask) measure(text []byte) int {
-	if a.model.Counter == nil {
+	if a.counter == nil {
 		return len(text)/4 + 1
 	}
-	return a.model.Counter.Count(text)
+	return a.counter.Count(text)
 }
 
 // promptParam names the field that a prompt is in.
@@ -99,7 +99,7 @@ func (a *ask) meter(prompt, completion int) {
 // learn lets the model's counter learn from what the engine counted, 0 = nothing:
 // never from a guess of its own.
 func (a *ask) learn(prompt int) {
-	if l, ok := a.model.Counter.(learner); ok && prompt > 0 {
+	if l, ok := a.counter.(learner); ok && prompt > 0 {
 		l.Observe(a.text, prompt)
 	}
 }

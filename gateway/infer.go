@@ -33,20 +33,19 @@ type caller struct {
 // allocation with all that lives as long.
 type ask struct {
 	life
-	s     *Server
-	req   backends.Request
-	model Model
-	text  int    // bytes of the prompt's text, for counters that learn
-	row   [1]int // the InputTokens of a request with one row
-	seat  watched
-	out   Outcome
+	s       *Server
+	req     backends.Request
+	counter backends.Counter // the model's
+	text    int              // bytes of the prompt's text, for counters that learn
+	row     [1]int           // the InputTokens of a request with one row
+	seat    watched
+	out     Outcome
 
 	weight int64 // of its body, on Server.bodies
 
 	grant *Grant
 	hold  Reserving
 	held  bool // Reserve has succeeded and Settle is due
-	quota Quota
 }
 
 // infer is the handler of the routes that a model answers.
@@ -58,9 +57,6 @@ func (s *Server) infer(x *exchange) {
 		s.refuse(&who, err)
 		s.fail(x, err)
 		return
-	}
-	if a.held {
-		setQuota(&x.c.Response.Header, &a.quota)
 	}
 	a.begin()
 	if a.req.Stream {
@@ -97,11 +93,15 @@ func (s *Server) admit(x *exchange, who *caller) (admitted *ask, err error) {
 	if err == nil && s.draining.Load() {
 		err = backends.ErrDraining
 	}
+	var quota Quota
 	if err == nil {
-		err = a.reserve()
+		quota, err = a.reserve()
 	}
 	if err != nil {
 		return nil, err
+	}
+	if a.held {
+		setQuota(&x.c.Response.Header, &quota)
 	}
 	a.weight = weight(body)
 	a.seat.fd = -1
@@ -169,23 +169,21 @@ func (s *Server) prepare(who *caller, body []byte) (*ask, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &ask{s: s, model: m, grant: who.grant}
-	a.req = backends.Request{
+	a := &ask{s: s, counter: m.Counter, grant: who.grant, req: backends.Request{
 		ID: who.id, Endpoint: e, Model: m.Name, Tenant: who.tenant, Class: who.class,
 		Path: e.EnginePath(who.path), ContentType: who.kind, Body: body, Header: who.header,
 		Stream: scan.Stream, WantUsage: scan.WantUsage,
 		Inputs: scan.Inputs, MergeKey: scan.MergeKey, Vectors: scan.Vectors, MaxTokens: scan.MaxTokens,
 		Arrival: who.arrival, Deadline: who.deadline,
-	}
-	a.place(&scan, who)
-	a.out = outcome(who)
+	}, out: outcome(who)}
+	a.place(&scan, &m, who)
 	a.out.Model, a.out.Stream = m.Name, scan.Stream
-	if err := a.count(&scan); err != nil {
+	if err := a.count(&scan, &m); err != nil {
 		return nil, err
 	}
-	a.hold = Reserving{Tokens: estimate(&a.req, &a.model, scan.N), Row: who.row}
+	a.hold = Reserving{Tokens: estimate(&a.req, &m, scan.N), Row: who.row}
 	a.seat = watched{life: &a.life, row: who.row}
-	return a, a.rewrite(&scan)
+	return a, a.rewrite(&scan, &m)
 }
 
 func scanBody(e backends.Endpoint, kind string, body []byte) (openai.Scan, error) {
@@ -237,12 +235,12 @@ func (s *Server) onlyModel(e backends.Endpoint, g *Grant) (found Model, err erro
 }
 
 // place says which replica would suit the request best.
-func (a *ask) place(scan *openai.Scan, who *caller) {
+func (a *ask) place(scan *openai.Scan, m *Model, who *caller) {
 	p := &a.req.Place
-	p.Adapter = a.model.Adapter
+	p.Adapter = m.Adapter
 	// Elsewhere only with the key's leave; without keys the operator's is enough.
-	p.Overflow = a.model.Overflow && (who.grant == nil || who.grant.Overflow)
-	if a.model.BySession && (len(who.session) > 0 || scan.CacheKey != "") {
+	p.Overflow = m.Overflow && (who.grant == nil || who.grant.Overflow)
+	if m.BySession && (len(who.session) > 0 || scan.CacheKey != "") {
 		// The same in every process, and another for every tenant.
 		var d xxhash.Digest
 		d.Reset()
@@ -255,16 +253,16 @@ func (a *ask) place(scan *openai.Scan, who *caller) {
 		}
 		p.Session = max(1, d.Sum64())
 	}
-	if a.model.ByPrefix {
+	if m.ByPrefix {
 		p.Prefix = openai.PrefixHashes(nil, scan.Text)
 	}
 }
 
 // rewrite puts the engine's name of the model into the body and, since tokens
 // are always metered, the wish for usage into streams.
-func (a *ask) rewrite(scan *openai.Scan) (err error) {
+func (a *ask) rewrite(scan *openai.Scan, m *Model) (err error) {
 	req := &a.req
-	name := cmp.Or(a.model.EngineModel, a.model.Name)
+	name := cmp.Or(m.EngineModel, m.Name)
 	usage := scan.Stream && !scan.WantUsage && (req.Endpoint == backends.Chat || req.Endpoint == backends.Completions)
 	if name == scan.Model && !usage {
 		return nil
@@ -310,9 +308,10 @@ func (a *ask) end() {
 	if a.out.Status == 0 { // a panic is on its way up
 		a.out.Status, a.out.Reason = 500, reasonInternal
 	}
-	a.settle()
+	now := time.Now()
+	a.settle(now)
 	a.s.bodies.Add(-a.weight)
-	a.out.Total = time.Since(a.req.Arrival)
+	a.out.Total = now.Sub(a.req.Arrival)
 	a.s.observe(&a.out)
 }
 
