@@ -327,13 +327,11 @@ func (b *stream) Read([]byte) (int, error) { panic("BUG: a stream of events writ
 func (b *stream) send(event []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.conn.cork(b.more || b.over == io.EOF)
-	return b.write(event)
-}
-
-// write is called with mu held.
-func (b *stream) write(event []byte) error {
-	b.written = time.Now()
+	held := b.more || b.over == io.EOF
+	b.conn.cork(held)
+	if !held { // else the event that it waits for has the time
+		b.written = time.Now()
+	}
 	_, err := b.w.Write(event)
 	return err
 }
@@ -359,7 +357,8 @@ func (b *stream) beat() {
 		return
 	}
 	b.conn.cork(false)
-	if err := b.write(heartbeat); err != nil {
+	b.written = time.Now()
+	if _, err := b.w.Write(heartbeat); err != nil {
 		b.cancel(backends.ErrClientGone)
 		return
 	}
