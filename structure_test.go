@@ -51,6 +51,7 @@ var mayImport = map[string][]string{
 	"loadgen/search":         {"loadgen", "loadgen/arrivals", "loadgen/binomial"},
 	"loadgen/wire":           {},
 	"pool":                   {"backends", "gpu", "gpu/proc"},
+	"sim/batching":           {"backends", "backends/synthetic/law", "batcher", "loadgen/arrivals"},
 }
 
 // only lists imports from outside that few folders keep to themselves.

@@ -106,6 +106,7 @@ func NewCore(o Options) *Core {
 		opt: o.withDefaults(), order: newOrder(), byID: map[string]*replica{},
 		fits: map[string]*Fit{}, offlineLimit: math.MaxInt,
 	}
+	c.arrivedTokens.over, c.refused.over = 100, 200
 	if c.opt.Affinity {
 		c.affinity = newAffinity(affinityEntries)
 	}
@@ -126,8 +127,10 @@ func (c *Core) Arrive(now time.Time, w *Work) []Action {
 	class := &c.order.classes[w.Class]
 	class.count.Arrived++
 	c.seq++
+	c.deadlines(w)
 	w.seq, w.Alone = c.seq, w.Alone || !c.opt.Merge
 	c.arrived(now, w.Class, w.tokens())
+	c.arrivedTokens.add(float64(w.tokens()))
 	switch {
 	case c.draining:
 		c.shed(w, backends.ErrDraining)
@@ -138,7 +141,9 @@ func (c *Core) Arrive(now time.Time, w *Work) []Action {
 	default:
 		w.first[0] = span{to: len(w.RowTokens)}
 		w.todo = w.first[:]
-		c.deadlines(w)
+		if c.refuse(now, w) {
+			break
+		}
 		c.order.add(w)
 	}
 	return c.settle(now)
@@ -250,7 +255,7 @@ func (c *Core) began(now time.Time, b *Batch, took time.Duration) {
 // learn feeds the fit, once the replica is no longer new.
 func (c *Core) learn(b *Batch, took time.Duration) {
 	if b.At.Sub(b.replica.since) >= settling {
-		b.replica.fit.Observe(b.Tokens, took)
+		b.replica.fit.Observe(b.size(), took)
 	}
 }
 

@@ -122,13 +122,17 @@ func (c *Core) takeRedo(r *replica) *Batch {
 
 // limit is the largest useful call of serving work on r, in tokens: what the
 // target allows, but never below the knee, since a target that cannot be met is
-// no reason to give up throughput too.
+// no reason to give up throughput too; and no more than is cheaper per token.
 func (c *Core) limit(r *replica) int {
-	if c.opt.Target == 0 {
-		return c.opt.MaxBatchTokens
-	}
 	f := r.fit
-	return min(c.opt.MaxBatchTokens, max(f.Largest(c.opt.Target, c.shared), f.Knee()))
+	most := c.opt.MaxBatchTokens
+	if c.opt.Target > 0 {
+		most = min(most, max(f.Largest(c.opt.Target, c.shared), f.Knee()))
+	}
+	if f.samples >= coldSamples && f.Known() {
+		most = min(most, f.Useful())
+	}
+	return most
 }
 
 // when decides whether lane l's serving work goes to r now; if not, it asks to
@@ -148,14 +152,14 @@ func (c *Core) when(now time.Time, r *replica, l *lane) (Reason, bool) {
 		return Idle, true
 	case fixed == 0 && fit.samples < coldSamples: // a guess is no ground to wait on
 		return Idle, true
-	case fixed == 0 && fit.Known() && tokens >= fit.Knee():
+	case fixed == 0 && fit.Known() && tokens >= c.enough(r):
 		return Knee, true
 	}
 	first := i.earliest()
 	if w := s.earliest(); first == nil || w != nil && w.due.Before(first.due) {
 		first = w
 	}
-	last := first.due.Add(-fit.Promise(tokens+tokens/rows) - sendAllowance)
+	last := first.due.Add(-fit.Surely(tokens+tokens/rows) - sendAllowance)
 	at := first.Arrival.Add(time.Duration(c.eta * float64(last.Sub(first.Arrival))))
 	if fixed > 0 {
 		if at = first.Arrival.Add(fixed); c.opt.Target > 0 && last.Before(at) {
@@ -169,21 +173,25 @@ func (c *Core) when(now time.Time, r *replica, l *lane) (Reason, bool) {
 	return Deadline, true
 }
 
+// enough is how much must wait so that patience ends early: the knee, or nearer to
+// a whole call the more patience there is.
+func (c *Core) enough(r *replica) int {
+	knee := r.fit.Knee()
+	return knee + int(c.eta*float64(max(0, c.limit(r)-knee)))
+}
+
 // filling is one call while it is being put together.
 type filling struct {
 	c            *Core
 	r            *replica
 	now          time.Time
-	b            *Batch // nil until it has a member
-	sum, size    int    // its tokens and rows
-	rows, tokens int    // bounds of the whole call
-	knee         int
+	b            *Batch    // nil until it has a member
+	rows, tokens int       // bounds of the whole call
 	offRows      int       // offline rows that may still be added
 	offTokens    int       // and their tokens
-	due          time.Time // earliest of the serving members
+	due          time.Time // earliest of the serving members that can still be in time
 	fit          *Fit
 	whole        bool // one request, however long
-	crowded      bool // more waits than one and a half calls
 }
 
 // fill puts together the call that r should run now, nil when it should wait.
@@ -193,7 +201,6 @@ func (c *Core) fill(now time.Time, r *replica) *Batch {
 		rows: c.opt.MaxBatchRows, tokens: c.opt.MaxBatchTokens,
 		offRows: c.opt.MaxBatchRows, offTokens: c.opt.MaxBatchTokens,
 	}
-	f.knee = f.fit.Knee()
 	from, to := backends.Interactive, backends.Offline
 	var l *lane
 	reason := Idle
@@ -210,7 +217,9 @@ func (c *Core) fill(now time.Time, r *replica) *Batch {
 				return nil
 			}
 			f.tokens = c.limit(r)
-			f.crowded = 2*(l.bands[0].tokens+l.bands[1].tokens) > 3*f.tokens || 2*(l.bands[0].rows+l.bands[1].rows) > 3*f.rows
+			if c.thin(now, r, l); l.works == 0 {
+				return nil // the next pull finds what else there is
+			}
 			f.offTokens = c.small(f.fit, true)
 		} else if to == backends.Offline {
 			from = backends.Offline
@@ -246,7 +255,7 @@ func (c *Core) small(f *Fit, riding bool) int {
 func (f *filling) take(l *lane, from, to backends.Class) {
 	c := f.c
 	c.hidden = c.hidden[:0]
-	for f.size < f.rows && len(c.hidden) < maxMisfits {
+	for f.size().Rows < f.rows && len(c.hidden) < maxMisfits {
 		w, _ := c.order.next(f.now, l, from, to)
 		if w == nil {
 			break
@@ -262,10 +271,9 @@ func (f *filling) take(l *lane, from, to backends.Class) {
 		}
 		seg := c.order.take(w, n)
 		f.b.add(seg)
-		f.size, f.sum = f.b.Rows, f.b.Tokens
 		if w.Class == backends.Offline {
 			f.offRows, f.offTokens = f.offRows-n, f.offTokens-seg.Tokens
-		} else if f.due.IsZero() || w.due.Before(f.due) {
+		} else if alone := f.now.Add(f.fit.Promise(seg.Tokens)); !alone.After(w.due) && (f.due.IsZero() || w.due.Before(f.due)) {
 			f.due = w.due
 		}
 		if f.whole {
@@ -293,32 +301,36 @@ func (f *filling) fits(w *Work) int {
 	if offline {
 		chunk = min(chunk, f.offRows)
 	}
-	n, sum := 0, f.sum
+	n, size := 0, f.size()
 	for _, t := range w.RowTokens[s.from:s.to] {
-		sum += max(t, 1)
-		if n == chunk || f.size+n == f.rows {
+		grown := size.with(max(t, 1))
+		if n == chunk || grown.Rows > f.rows || size.Rows > 0 && !f.room(size, grown, offline) {
 			break
 		}
-		if first := f.size+n == 0; !first && !f.room(sum, sum-f.sum, offline) {
-			break
-		}
-		n++
+		size, n = grown, n+1
 	}
 	return n
 }
 
-// room reports whether the call may grow to sum tokens, added of them from the
-// work in question, without breaking the promise to its earliest member. When
-// more waits than the next calls can take, only growth beyond the knee is
-// stopped: batches that shrink to save a late head lose more than they save.
-func (f *filling) room(sum, added int, offline bool) bool {
-	if sum > f.tokens || offline && added > f.offTokens {
+// size is the call's so far.
+func (f *filling) size() Size {
+	if f.b == nil {
+		return Size{}
+	}
+	return f.b.size()
+}
+
+// room reports whether the call may grow, without breaking the promise to its
+// earliest member, and without costing more than a call of its own would.
+func (f *filling) room(size, grown Size, offline bool) bool {
+	row, cost := grown.Tokens-size.Tokens, grown.cost(f.fit.padded)
+	switch {
+	case cost > f.tokens, offline && grown.Tokens-f.size().Tokens > f.offTokens:
+		return false
+	case f.fit.padded && f.fit.beta*float64(cost-size.cost(true)-row) > f.fit.alpha:
 		return false
 	}
-	if f.due.IsZero() || !offline && sum <= f.knee && f.crowded {
-		return true
-	}
-	return !f.now.Add(f.fit.Promise(sum)).After(f.due)
+	return f.due.IsZero() || !f.now.Add(f.fit.Promise(cost)).After(f.due)
 }
 
 // fly counts b among the calls at engines.
@@ -361,6 +373,7 @@ func (c *Core) start(now time.Time, r *replica, b *Batch) {
 	c.calls.Calls++
 	c.batchRows.add(float64(b.Rows))
 	c.batchTokens.add(float64(b.Tokens))
+	c.padding.add(float64(b.size().cost(r.fit.padded)) / float64(max(b.Tokens, 1)))
 	c.hedges.started(c, b)
 	c.acts = append(c.acts, Action{Kind: Dispatch, Batch: b})
 }

@@ -9,65 +9,141 @@ import (
 // Constants of the service-time model (docs/batching.md).
 const (
 	fitCount     = 50   // a cell's count stops here, so that it stays able to move
-	fitFloor     = 0.05 // weight of a new sample in a full cell
+	fitFloor     = 0.02 // weight of a new sample in a full cell
 	fitPull      = 0.01 // pull towards the prior slope, as a share of the samples' weight
-	marginStep   = 0.1  // step of the margin's quantile tracking
+	marginStep   = 0.4  // step of the margin's quantile tracking, as a share of what it adds
 	marginShare  = 0.95 // share of calls that should stay below the promise
 	marginMin    = 1.02
 	marginMax    = 2.0
 	kneeOverhead = 0.15 // at the knee a call's fixed cost is this share of its time
-	outlier      = 5.0  // a call slower than this many predictions counts as that many
+	outlier      = 1.6  // log ratio, a factor of 5: a slower call counts as no slower
+	missWeight   = 0.05 // of a new sample in the mean miss of a law
+	better       = 0.8  // the other law is taken when it misses by so much less
+	leastRise    = 1e-3 // how fast the quickest call is forgotten, a call
+	giveUpShare  = 0.8  // of a prediction: less than that no call takes
+	useful       = 0.01 // overhead from which larger calls gain nothing
+	shiftCount   = 4    // what a cell weighs after a shift
+	shiftMargin  = 1.5  // and the margin then
 )
 
 // Fit learns T = alpha + beta*tokens for one shape. Samples are kept as one
 // running mean per power of two of tokens, so that hours of small calls never
 // make it forget what large ones cost.
+//
+// Engines that pad compute rows × longest instead of the sum of all lengths: Fit
+// learns both laws and uses the one that has predicted better.
 type Fit struct {
+	line         // the one in use
+	other   line // what it would be if engines padded, or did not
+	padded  bool // which of the two is in use
+	margin  float64
+	least   float64 // seconds: the quickest call of late
+	samples int
+}
+
+// line is one law and what it was learned from.
+type line struct {
 	prior       struct{ alpha, beta float64 }
 	cells       [32]cell
 	alpha, beta float64 // seconds, seconds a token
-	margin      float64
-	samples     int
+	miss        float64 // recent mean of |log(actual/predicted)|
+	drift       drift
+	n           int // samples
 }
 
 type cell struct{ n, tokens, seconds float64 }
 
+// Size is how large a call is.
+type Size struct {
+	Rows, Tokens int
+	Longest      int // tokens of the longest row
+}
+
+// with is the size with a row of so many tokens more.
+func (s Size) with(tokens int) Size {
+	return Size{s.Rows + 1, s.Tokens + tokens, max(s.Longest, tokens)}
+}
+
+// cost is what the engine computes of a call, in tokens.
+func (s Size) cost(padded bool) int {
+	if padded {
+		return s.Rows * s.Longest
+	}
+	return s.Tokens
+}
+
 // NewFit starts from a prior (seconds, seconds a token).
 func NewFit(alpha, beta float64) *Fit {
-	f := &Fit{alpha: alpha, beta: beta, margin: 1.2}
-	f.prior.alpha, f.prior.beta = alpha, beta
-	return f
+	l := line{alpha: alpha, beta: beta}
+	l.prior.alpha, l.prior.beta = alpha, beta
+	return &Fit{line: l, other: l, margin: 1.2}
 }
 
 // Observe learns from one finished call.
-func (f *Fit) Observe(tokens int, took time.Duration) {
-	if tokens <= 0 || took <= 0 {
+func (f *Fit) Observe(size Size, took time.Duration) {
+	cost := size.cost(f.padded)
+	if cost <= 0 || took <= 0 {
 		return
 	}
-	s, t := float64(tokens), took.Seconds()
-	if p := f.Seconds(tokens); f.samples > 0 {
+	t := took.Seconds()
+	if f.samples > 0 {
 		below := 0.0
-		if t <= p*f.margin {
+		if t <= f.margin*f.Seconds(cost) {
 			below = 1
 		}
-		f.margin = min(max(f.margin+marginStep*(marginShare-below), marginMin), marginMax)
-		if f.samples > fitCount {
-			t = min(t, outlier*p)
+		f.margin = min(max(f.margin+marginStep*(f.margin-1)*(marginShare-below), marginMin), marginMax)
+		f.least += leastRise * (t - f.least)
+	} else {
+		f.least = t
+	}
+	f.least = min(f.least, t)
+	f.samples++
+	if slower := f.observe(cost, t); slower {
+		f.margin = max(f.margin, shiftMargin)
+	}
+	f.other.observe(size.cost(!f.padded), t)
+	if f.samples >= fitCount && f.other.miss < better*f.miss {
+		f.line, f.other, f.padded = f.other, f.line, !f.padded
+	}
+}
+
+// observe learns from a call that took t seconds, and reports whether it has shown
+// that calls take longer now than they did.
+func (f *line) observe(cost int, t float64) (slower bool) {
+	s := float64(cost)
+	z := math.Log(t / f.Seconds(cost))
+	if f.n > fitCount {
+		z = min(z, outlier)
+		t = min(t, math.Exp(outlier)*f.Seconds(cost))
+		if by := f.drift.add(z, f.miss); by != 1 {
+			f.scale(by)
+			slower = by > 1
 		}
 	}
-	c := &f.cells[min(bits.Len(uint(tokens)), len(f.cells)-1)]
+	f.n++
+	f.miss += missWeight * (math.Abs(z) - f.miss)
+	c := &f.cells[min(bits.Len(uint(cost)), len(f.cells)-1)]
 	w := max(1/(c.n+1), fitFloor)
 	c.tokens += w * (s - c.tokens)
 	c.seconds += w * (t - c.seconds)
 	c.n = min(c.n+1, fitCount)
-	f.samples++
 	f.solve()
+	return slower
+}
+
+// scale believes that everything takes by times as long from now on: engines slow
+// down, and speed up, as a whole. What was learned of sizes stays, lightly.
+func (f *line) scale(by float64) {
+	for i := range f.cells {
+		c := &f.cells[i]
+		c.seconds, c.n = c.seconds*by, min(c.n, shiftCount)
+	}
 }
 
 // solve is weighted least squares over the cells. A cell weighs count/time², so
 // that relative errors count alike, and the slope is pulled weakly to its prior,
 // which decides it while all calls have one size.
-func (f *Fit) solve() {
+func (f *line) solve() {
 	var sw, ss, st float64
 	for _, c := range f.cells {
 		if c.n > 0 {
@@ -92,11 +168,30 @@ func (f *Fit) solve() {
 }
 
 // Seconds is the expected time of a call over so many tokens.
-func (f *Fit) Seconds(tokens int) float64 { return f.alpha + f.beta*float64(tokens) }
+func (f *line) Seconds(tokens int) float64 { return f.alpha + f.beta*float64(tokens) }
 
 // Promise is the time that such a call takes in 95 of 100 cases.
 func (f *Fit) Promise(tokens int) time.Duration {
 	return time.Duration(f.margin * f.Seconds(tokens) * float64(time.Second))
+}
+
+// Surely is Promise with twice its margin: what is held back until the last moment
+// is late whenever the promise is broken, which is 5 times in 100.
+func (f *Fit) Surely(tokens int) time.Duration {
+	return time.Duration((2*f.margin - 1) * f.Seconds(tokens) * float64(time.Second))
+}
+
+// Least is the least time that a call of so many tokens may take: what cannot be
+// answered even so is given up. It errs on the side of hope.
+func (f *Fit) Least(tokens int) time.Duration {
+	return time.Duration(max(0.9*f.least, giveUpShare*f.beta*float64(tokens)) * float64(time.Second))
+}
+
+// Useful is the size beyond which a larger call is hardly cheaper per token and
+// only makes its first rows wait for its last: where calls cost nothing to start,
+// one row is best.
+func (f *Fit) Useful() int {
+	return int(min(f.alpha*(1-useful)/(useful*f.beta), math.MaxInt32)) + 1
 }
 
 // Within is the largest call, in tokens, whose promise is at most d; 0 = none.
@@ -127,4 +222,36 @@ func (f *Fit) Known() bool {
 // and a request therefore waits about T/replicas: K* of 3.4.
 func (f *Fit) Largest(target time.Duration, replicas int) int {
 	return f.Within(time.Duration(float64(target) / (1 + 1/float64(max(replicas, 1)))))
+}
+
+// drift notices that calls take longer, or shorter, than they used to: a two-sided
+// CUSUM (Page 1954) on the log of actual over predicted.
+type drift struct {
+	sum [2]float64 // evidence for slower and for faster
+	run [2]float64 // log ratios that it is made of
+	n   [2]float64
+}
+
+const (
+	driftSlack = 0.1 // log ratio that is no evidence, or the usual miss if that is more
+	driftMark  = 8   // slacks of evidence that count as proof
+)
+
+// add takes one log ratio and returns by which factor times have changed; 1 = they
+// have not.
+func (d *drift) add(z, usual float64) float64 {
+	slack := max(driftSlack, usual)
+	for i, sign := range [2]float64{1, -1} {
+		if d.sum[i] += sign*z - slack; d.sum[i] <= 0 {
+			d.sum[i], d.run[i], d.n[i] = 0, 0, 0
+			continue
+		}
+		d.run[i], d.n[i] = d.run[i]+z, d.n[i]+1
+		if d.sum[i] > driftMark*slack && d.n[i] > 2 {
+			by := math.Exp(d.run[i] / d.n[i])
+			*d = drift{}
+			return by
+		}
+	}
+	return 1
 }

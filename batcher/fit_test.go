@@ -18,7 +18,7 @@ func TestFitFindsTheLawFromWrongPriors(t *testing.T) {
 			f := NewFit(alpha*wrong[0], beta*wrong[1])
 			for range 300 {
 				n := 1 + int(math.Exp(r.Float64()*7)) // 1 to 1,100 tokens
-				f.Observe(n, time.Duration((alpha+beta*float64(n))*(1+0.05*r.NormFloat64())*1e9))
+				f.Observe(Size{1, n, n}, time.Duration((alpha+beta*float64(n))*(1+0.05*r.NormFloat64())*1e9))
 			}
 			for _, n := range []int{1, 30, 300, 1000, 4000} {
 				if got, want := f.Seconds(n), alpha+beta*float64(n); math.Abs(got/want-1) > 0.07 {
@@ -42,7 +42,7 @@ func TestFitOfOneSize(t *testing.T) {
 	for _, prior := range [][2]float64{{0.005, 20e-6}, {1, 1}, {1e-9, 1e-9}} {
 		f := NewFit(prior[0], prior[1])
 		for range 100 {
-			f.Observe(100, 10*time.Millisecond)
+			f.Observe(Size{1, 100, 100}, 10*time.Millisecond)
 		}
 		if got := f.Seconds(100); math.Abs(got-0.010) > 1e-6 {
 			t.Errorf("prior %v: 100 tokens take %.6f s, want 0.010", prior, got)
@@ -58,11 +58,11 @@ func TestFitRemembersLargeCalls(t *testing.T) {
 	f := NewFit(0.005, 20e-6)
 	for _, n := range []int{10, 100, 1000, 5000} {
 		for range 20 {
-			f.Observe(n, time.Duration(5e6+2e4*float64(n)))
+			f.Observe(Size{1, n, n}, time.Duration(5e6+2e4*float64(n)))
 		}
 	}
 	for range 100_000 {
-		f.Observe(8, ms(5.16))
+		f.Observe(Size{1, 8, 8}, ms(5.16))
 	}
 	if got := f.Seconds(5000); math.Abs(got/0.105-1) > 0.05 {
 		t.Errorf("5,000 tokens: %.4f s, want 0.105", got)
@@ -71,9 +71,9 @@ func TestFitRemembersLargeCalls(t *testing.T) {
 
 func TestFitIgnoresWhatCannotBe(t *testing.T) {
 	f := NewFit(0.005, 20e-6)
-	f.Observe(0, time.Second)
-	f.Observe(10, 0)
-	f.Observe(-1, -1)
+	f.Observe(Size{1, 0, 0}, time.Second)
+	f.Observe(Size{1, 10, 10}, 0)
+	f.Observe(Size{1, -1, -1}, -1)
 	if f.samples != 0 || f.Seconds(1000) != 0.025 {
 		t.Errorf("%d samples, %v s", f.samples, f.Seconds(1000))
 	}

@@ -39,14 +39,15 @@ type classState struct {
 	floor                 float64 // counter of the tenant served last: newcomers are lifted to it
 	owed                  float64 // tokens that the floor share owes this class
 	queue, rows, tokens   int
+	active                int // tenants with work queued
 	inFlight, inFlightTok int
 	count                 Counters
 }
 
 // account is one tenant's counter of served tokens in a class.
 type account struct {
-	served float64
-	queued int
+	served         float64
+	queued, tokens int // requests, and tokens of those
 }
 
 // laneKey is what work must have in common to share a call, or to wait for the
@@ -99,7 +100,9 @@ func (o *order) add(w *Work) {
 		q.account = o.account(w.Class, w.Tenant) // the old one may have been dropped meanwhile
 		q.account.served = max(q.account.served, o.classes[w.Class].floor)
 	}
-	q.account.queued++
+	if q.account.queued++; q.account.queued == 1 {
+		o.classes[w.Class].active++
+	}
 	heap.Push(&q.works, w)
 	heap.Push(&o.expiries, w)
 	w.lane, w.queue = l, q
@@ -167,6 +170,7 @@ func (o *order) prune() {
 func (o *order) tally(w *Work, rows, tokens int) {
 	b, c := &w.lane.bands[w.Class], &o.classes[w.Class]
 	b.rows, b.tokens = b.rows+rows, b.tokens+tokens
+	w.queue.account.tokens += tokens
 	c.rows, c.tokens = c.rows+rows, c.tokens+tokens
 }
 
@@ -182,9 +186,11 @@ func (o *order) unlink(w *Work) {
 		heap.Remove(&w.queue.works, w.duePos)
 	}
 	heap.Remove(&o.expiries, w.expiryPos)
-	w.queue.account.queued--
 	w.lane.works--
 	c := &o.classes[w.Class]
+	if w.queue.account.queued--; w.queue.account.queued == 0 {
+		c.active--
+	}
 	if c.queue--; c.queue == 0 {
 		c.owed = 0
 	}
@@ -197,7 +203,7 @@ func (o *order) take(w *Work, rows int) Seg {
 	s := &w.todo[0]
 	seg := Seg{Work: w, From: s.from, To: s.from + rows, tries: s.tries}
 	for _, t := range w.RowTokens[seg.From:seg.To] {
-		seg.Tokens += max(t, 1)
+		seg.Tokens, seg.longest = seg.Tokens+max(t, 1), max(seg.longest, t, 1)
 	}
 	c := &o.classes[w.Class]
 	c.floor = max(c.floor, w.queue.account.served)

@@ -1,6 +1,7 @@
 package batcher
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -117,17 +118,22 @@ type meter struct {
 	batchRows, batchTokens average
 	slotSeconds, output    average
 	scratch                []*replica
-	hidden                 []*Work
+	hidden, skipped        []*Work
+	padding                average // cost of a call over its tokens: above 1 where engines pad
+	arrivedTokens          average // of a request
+	refused                average // share of requests, on a prediction
+	refusals               uint64  // on a prediction
 }
 
-// average follows a mean: exact over the first 20 values, then with weight 1/20.
+// average follows a mean: exact over the first values, then with weight 1/over.
 type average struct {
 	mean float64
 	n    int
+	over int // 0 = 20
 }
 
 func (a *average) add(v float64) {
-	a.n = min(a.n+1, 20)
+	a.n = min(a.n+1, cmp.Or(a.over, 20))
 	a.mean += (v - a.mean) / float64(a.n)
 }
 

@@ -79,7 +79,7 @@ type Seg struct {
 	Work             *Work
 	From, To, Tokens int
 
-	tries int
+	longest, tries int // tokens of the longest row; times sent in vain
 }
 
 // Batch is one engine call: several segments of one key, or one work that is Alone.
@@ -100,12 +100,20 @@ type Batch struct {
 	load    int           // tokens it keeps its replica busy with
 	first   time.Duration // alone: dispatch to first byte
 	one     [1]Seg        // what Segs starts on
-	twin    *Batch        // the other call of a hedged pair, while both fly
-	lost    bool          // its twin answered first
 	begun   bool          // its first byte is noted
 	pos     int           // among those that fly
-	watched bool          // its time counts for hedging
+	pair
+	longest int // tokens of the longest row
 }
+
+// pair is a hedged call's other half.
+type pair struct {
+	twin    *Batch // the other call, while both fly
+	lost    bool   // its twin answered first
+	watched bool   // its time counts for hedging
+}
+
+func (b *Batch) size() Size { return Size{b.Rows, b.Tokens, b.longest} }
 
 // lead returns an empty call that w is the first member of.
 func lead(w *Work) *Batch {
@@ -129,14 +137,14 @@ func works(segs []Seg) (ws []*Work) {
 
 func (b *Batch) add(s Seg) {
 	if n := len(b.Segs) - 1; n >= 0 && b.Segs[n].Work == s.Work && b.Segs[n].To == s.From && b.Segs[n].tries == s.tries {
-		b.Segs[n].To, b.Segs[n].Tokens = s.To, b.Segs[n].Tokens+s.Tokens
+		b.Segs[n].To, b.Segs[n].Tokens, b.Segs[n].longest = s.To, b.Segs[n].Tokens+s.Tokens, max(b.Segs[n].longest, s.longest)
 	} else if b.Segs == nil {
 		b.one[0] = s
 		b.Segs = b.one[:]
 	} else {
 		b.Segs = append(b.Segs, s)
 	}
-	b.Rows, b.Tokens = b.Rows+s.To-s.From, b.Tokens+s.Tokens
+	b.Rows, b.Tokens, b.longest = b.Rows+s.To-s.From, b.Tokens+s.Tokens, max(b.longest, s.longest)
 	if s.Work.Class == backends.Offline {
 		b.OfflineRows += s.To - s.From
 	}
