@@ -36,6 +36,7 @@ var (
 const (
 	ReasonQueueFull    = "queue_full"
 	ReasonQueueTimeout = "queue_timeout"
+	ReasonLate         = "would_be_late" // it would not be answered within its target
 	ReasonNoReplica    = "no_replica"
 	ReasonLoading      = "loading"
 )

@@ -133,11 +133,11 @@ func (c *Core) Arrive(now time.Time, w *Work) []Action {
 	c.arrivedTokens.add(float64(w.tokens()))
 	switch {
 	case c.draining:
-		c.shed(w, backends.ErrDraining)
+		c.shed(w, DropDrain, backends.ErrDraining)
 	case class.queue >= c.opt.MaxQueue:
-		c.shed(w, &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: backends.ReasonQueueFull})
+		c.shed(w, DropFull, &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: backends.ReasonQueueFull})
 	case c.lacks(w):
-		c.shed(w, c.unserved(w))
+		c.shed(w, DropReplica, c.unserved(w))
 	default:
 		w.first[0] = span{to: len(w.RowTokens)}
 		w.todo = w.first[:]
@@ -170,7 +170,8 @@ func (c *Core) deadlines(w *Work) {
 	}
 }
 
-func (c *Core) shed(w *Work, err error) {
+func (c *Core) shed(w *Work, why Drop, err error) {
+	c.calls.Drops[why]++
 	c.order.classes[w.Class].count.Shed++
 	c.fail(w, err)
 }
@@ -400,18 +401,18 @@ func (c *Core) Abandon(now time.Time) []Action {
 	for len(c.order.expiries) > 0 {
 		w := c.order.expiries[0]
 		c.close(w)
-		c.shed(w, backends.ErrDraining)
+		c.shed(w, DropDrain, backends.ErrDraining)
 	}
 	for _, b := range c.redo {
 		for _, w := range works(b.Segs) {
-			c.shed(w, backends.ErrDraining)
+			c.shed(w, DropDrain, backends.ErrDraining)
 		}
 	}
 	c.redo = nil
 	for _, b := range c.flying {
 		for _, w := range works(b.Segs) {
 			if !b.Alone {
-				c.shed(w, backends.ErrDraining)
+				c.shed(w, DropDrain, backends.ErrDraining)
 			}
 		}
 	}
@@ -457,17 +458,19 @@ func (c *Core) settle(now time.Time) []Action {
 
 func (c *Core) expire(now time.Time, w *Work) {
 	var err error = &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: backends.ReasonQueueTimeout}
+	why := DropTimeout
 	switch {
 	case !c.serves(w): // no capacity, whoever set the limit
-		err = c.unserved(w)
+		why, err = DropReplica, c.unserved(w)
 	case !w.Deadline.IsZero() && !now.Before(w.Deadline):
-		err = fmt.Errorf("%w: %w", backends.ErrDeadline, err)
+		why, err = DropDeadline, fmt.Errorf("%w: %w", backends.ErrDeadline, err)
 	}
-	c.giveUp(now, w, err)
+	c.giveUp(now, w, why, err)
 }
 
 // giveUp fails what has waited in vain.
-func (c *Core) giveUp(now time.Time, w *Work, err error) {
+func (c *Core) giveUp(now time.Time, w *Work, why Drop, err error) {
+	c.calls.Drops[why]++
 	c.order.classes[w.Class].count.Expired++
 	if w.Class == backends.Interactive { // a wait that never ended is the worst latency of all
 		c.first.add(now, now.Sub(w.Arrival))
@@ -475,6 +478,9 @@ func (c *Core) giveUp(now time.Time, w *Work, err error) {
 	c.close(w)
 	c.fail(w, fmt.Errorf("waited %v: %w", now.Sub(w.Arrival).Round(time.Millisecond), err))
 }
+
+// hold counts that work waits although a replica is free.
+func (c *Core) hold(why Hold) { c.calls.Holds[why]++ }
 
 func (c *Core) wakeAt(at time.Time) {
 	if c.wake.IsZero() || at.Before(c.wake) {

@@ -125,9 +125,9 @@ func TestCore(t *testing.T) {
 			{"late", func(c *Core, at func(float64) time.Time) []Action { return c.Tick(at(1000)) }, "fail queue_timeout"},
 		}},
 		{"token budget, skipping what does not fit", []step{
-			{"queue", arrive(one(i, 60), one(i, 50), one(i, 30)), ""},
-			{"up", replicas(shared("a")...), "a:2/90 full"},
-			{"rest", done(Answered, nil), "a:1/50 idle"},
+			{"queue", arrive(one(i, 40), one(i, 70), one(i, 30)), ""},
+			{"up", replicas(shared("a")...), "a:2/70 full"},
+			{"rest", done(Answered, nil), "a:1/70 idle"},
 		}},
 		{"row budget splits a long list", []step{
 			{"queue", arrive(one(i, rows(20)...)), ""},

@@ -27,24 +27,6 @@ const (
 	reservedSlots = 4
 )
 
-// Reason says why a call was dispatched when it was.
-type Reason uint8
-
-// The reasons.
-const (
-	Idle     Reason = iota // a replica was free and waiting buys nothing
-	Full                   // the rows or tokens of a whole call wait
-	Knee                   // more rows would hardly make it cheaper per token
-	Deadline               // the time that eta or the fixed delay allows is over
-	Drain                  // the server is stopping
-	Reasons                // how many there are
-)
-
-// String returns the word for metrics and logs.
-func (r Reason) String() string {
-	return [...]string{"idle", "full", "knee", "deadline", "drain", "none"}[min(r, Reasons)]
-}
-
 // form gives every free replica the call it should run now: replicas pull,
 // nothing is pushed onto a busy one.
 func (c *Core) form(now time.Time) {
@@ -122,15 +104,17 @@ func (c *Core) takeRedo(r *replica) *Batch {
 
 // limit is the largest useful call of serving work on r, in tokens: what the
 // target allows, but never below the knee, since a target that cannot be met is
-// no reason to give up throughput too; and no more than is cheaper per token.
+// no reason to give up throughput too; and no more than is cheaper per token. The
+// first calls to a new shape are sized by the prior alone.
 func (c *Core) limit(r *replica) int {
-	f := r.fit
-	most := c.opt.MaxBatchTokens
+	f, most := r.fit, c.opt.MaxBatchTokens
+	if f.cold() {
+		f = NewFit(f.prior.alpha, f.prior.beta)
+	} else if f.Known() {
+		most = min(most, f.Useful())
+	}
 	if c.opt.Target > 0 {
 		most = min(most, max(f.Largest(c.opt.Target, c.shared), f.Knee()))
-	}
-	if f.samples >= coldSamples && f.Known() {
-		most = min(most, f.Useful())
 	}
 	return most
 }
@@ -150,7 +134,7 @@ func (c *Core) when(now time.Time, r *replica, l *lane) (Reason, bool) {
 		return Full, true
 	case c.opt.Off, l.alone, fixed == 0 && (c.eta == 0 || c.opt.Target == 0), all > rows: // all > rows: other keys wait
 		return Idle, true
-	case fixed == 0 && fit.samples < coldSamples: // a guess is no ground to wait on
+	case fixed == 0 && fit.cold(): // a guess is no ground to wait on
 		return Idle, true
 	case fixed == 0 && fit.Known() && tokens >= c.enough(r):
 		return Knee, true
@@ -161,13 +145,16 @@ func (c *Core) when(now time.Time, r *replica, l *lane) (Reason, bool) {
 	}
 	last := first.due.Add(-fit.Surely(tokens+tokens/rows) - sendAllowance)
 	at := first.Arrival.Add(time.Duration(c.eta * float64(last.Sub(first.Arrival))))
+	hold := HoldPatience
 	if fixed > 0 {
+		hold = HoldDelay
 		if at = first.Arrival.Add(fixed); c.opt.Target > 0 && last.Before(at) {
 			at = last
 		}
 	}
 	if now.Before(at) {
 		c.wakeAt(at)
+		c.hold(hold)
 		return 0, false
 	}
 	return Deadline, true
@@ -210,6 +197,9 @@ func (c *Core) fill(now time.Time, r *replica) *Batch {
 	} else {
 		if f.offRows = min(f.offRows, c.offlineLimit-c.offlineRows); f.offRows <= 0 {
 			to = backends.Standard
+			if c.order.classes[backends.Offline].queue > 0 {
+				c.hold(HoldOffline)
+			}
 		}
 		if l = c.order.lane(now, r, from, backends.Standard); l != nil {
 			ok := false
@@ -291,6 +281,7 @@ func (f *filling) take(l *lane, from, to backends.Class) {
 func (f *filling) fits(w *Work) int {
 	if w.avoid.id == f.r.ID && f.now.Before(w.avoid.until) {
 		f.c.wakeAt(w.avoid.until)
+		f.c.hold(HoldAvoid)
 		return 0
 	}
 	s := w.todo[0]
@@ -323,11 +314,11 @@ func (f *filling) size() Size {
 // room reports whether the call may grow, without breaking the promise to its
 // earliest member, and without costing more than a call of its own would.
 func (f *filling) room(size, grown Size, offline bool) bool {
-	row, cost := grown.Tokens-size.Tokens, grown.cost(f.fit.padded)
+	row, cost := grown.Tokens-size.Tokens, grown.cost(f.fit.pads())
 	switch {
 	case cost > f.tokens, offline && grown.Tokens-f.size().Tokens > f.offTokens:
 		return false
-	case f.fit.padded && f.fit.beta*float64(cost-size.cost(true)-row) > f.fit.alpha:
+	case f.fit.pads() && f.fit.beta*float64(cost-size.cost(true)-row) > f.fit.alpha:
 		return false
 	}
 	return f.due.IsZero() || !f.now.Add(f.fit.Promise(cost)).After(f.due)

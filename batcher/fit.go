@@ -218,6 +218,14 @@ func (f *Fit) Known() bool {
 	return hi >= 2*lo
 }
 
+// cold reports whether too little was seen to believe anything of it.
+func (f *Fit) cold() bool { return f.samples < coldSamples }
+
+// pads reports whether a call is to be sized as if the engine padded: it does, or
+// nobody knows yet, and a call that turns out to be padded may block its replica
+// for seconds.
+func (f *Fit) pads() bool { return f.padded || f.cold() }
+
 // Largest is the largest useful call for a target when replicas are staggered
 // and a request therefore waits about T/replicas: K* of 3.4.
 func (f *Fit) Largest(target time.Duration, replicas int) int {

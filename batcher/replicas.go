@@ -89,7 +89,7 @@ func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
 	})
 	for _, w := range slices.Clone(c.order.expiries) { // which giveUp changes
 		if c.lacks(w) {
-			c.giveUp(now, w, c.unserved(w))
+			c.giveUp(now, w, DropReplica, c.unserved(w))
 		}
 	}
 	return c.settle(now)

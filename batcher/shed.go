@@ -40,7 +40,7 @@ func (c *Core) refuse(now time.Time, w *Work) bool {
 	if c.refusals++; c.refusals%probeEvery == 0 {
 		return false
 	}
-	c.shed(w, &backends.RetryError{Err: backends.ErrOverloaded, After: excess, Reason: "queue_timeout"})
+	c.shed(w, DropLate, &backends.RetryError{Err: backends.ErrOverloaded, After: excess, Reason: backends.ReasonLate})
 	return true
 }
 
@@ -88,7 +88,7 @@ func (c *Core) capacity() (rate float64, full time.Duration, known bool) {
 		size := c.limit(r)
 		rate += float64(size) / r.fit.Seconds(size)
 		full = max(full, r.fit.Promise(size))
-		known = known || r.fit.samples >= coldSamples
+		known = known || !r.fit.cold()
 	}
 	return rate / max(1, c.padding.mean), full, known
 }
@@ -113,7 +113,7 @@ func (c *Core) backlog(w *Work) int {
 // thin makes room where more waits than can be answered in time: it gives up what
 // is too late already, and those heads without which the calls to come serve more.
 func (c *Core) thin(now time.Time, r *replica, l *lane) {
-	if c.opt.Target == 0 || c.opt.Off || l.alone || r.fit.samples < coldSamples {
+	if c.opt.Target == 0 || c.opt.Off || l.alone || r.fit.cold() {
 		return
 	}
 	full := float64(c.limit(r))
@@ -121,15 +121,15 @@ func (c *Core) thin(now time.Time, r *replica, l *lane) {
 		b := &l.bands[class]
 		for b.overload(c, full) {
 			q := b.greediest()
-			n := c.hopeless(now, r, q)
+			n, why := c.hopeless(now, r, q), DropHopeless
 			if n == 0 {
-				n = c.skips(now, r, b, q)
+				n, why = c.skips(now, r, b, q), DropEarly
 			}
 			if n == 0 {
 				break
 			}
 			for ; n > 0 && len(q.works) > 0; n-- {
-				c.drop(now, q.works[0])
+				c.giveUp(now, q.works[0], why, &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: backends.ReasonLate})
 			}
 		}
 	}
@@ -190,9 +190,4 @@ func (c *Core) skips(now time.Time, r *replica, b *band, q *tenantQueue) (best i
 		show(w)
 	}
 	return best
-}
-
-// drop gives w up, unless part of it is at an engine already.
-func (c *Core) drop(now time.Time, w *Work) {
-	c.giveUp(now, w, &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: "queue_timeout"})
 }

@@ -61,11 +61,13 @@ type Counters struct {
 // CallSignals describe engine calls: counts since the start, recent means.
 type CallSignals struct {
 	Calls        uint64
-	Retried      uint64 // segments sent again after their call broke
-	Affine       uint64 // calls that went where their session or prefix was known
-	Hedged       uint64 // calls of which a second was sent; not counted in Calls
-	Reasons      [Reasons]uint64
-	Rows, Tokens float64 // mean of a recent call
+	Retried      uint64          // segments sent again after their call broke
+	Affine       uint64          // calls that went where their session or prefix was known
+	Hedged       uint64          // calls of which a second was sent; not counted in Calls
+	Reasons      [Reasons]uint64 // of dispatched calls
+	Holds        [Holds]uint64   // times that a free replica was left waiting
+	Drops        [Drops]uint64   // requests
+	Rows, Tokens float64         // mean of a recent call
 }
 
 // Seconds is how many one-second buckets a Load keeps.

@@ -33,7 +33,7 @@ const (
 )
 
 var reasons = []string{
-	backends.ReasonQueueFull, backends.ReasonQueueTimeout, backends.ReasonNoReplica, backends.ReasonLoading, reasonDraining, reasonConnect,
+	backends.ReasonQueueFull, backends.ReasonQueueTimeout, backends.ReasonLate, backends.ReasonNoReplica, backends.ReasonLoading, reasonDraining, reasonConnect,
 	reasonSilent, reasonBadReply, reasonEngine, reasonTooSlow, reasonClientGone, reasonBadRequest, reasonInternal,
 	reasonRateLimit, reasonBudget, reasonNotAllowed, reasonConns, reasonStorage,
 }
