@@ -38,6 +38,10 @@ func (r Record) check() error {
 		return fmt.Errorf("offset %v, %d input, %d output and %d shared tokens: none may be negative",
 			r.Offset, r.InputTokens, r.OutputTokens, r.SharedTokens)
 	}
+	if max(r.InputTokens, r.OutputTokens, r.SharedTokens) > maxSize {
+		return fmt.Errorf("%d input, %d output and %d shared tokens: at most %d are meant",
+			r.InputTokens, r.OutputTokens, r.SharedTokens, maxSize)
+	}
 	if r.Offset > maxOffset {
 		return fmt.Errorf("offset %v, at most %v is meant", r.Offset, maxOffset)
 	}

@@ -176,8 +176,7 @@ func said(note string) string {
 // shape is what a recorded request says of its size and sender. Who has no name
 // among the tenants is drawn like the others.
 func (b *builder) shape(rec Record) Shape {
-	clip := func(n int) uint32 { return uint32(min(n, maxSize)) }
-	s := Shape{Input: clip(rec.InputTokens), Output: clip(rec.OutputTokens), Shared: clip(rec.SharedTokens), Tenant: anyone}
+	s := Shape{Input: uint32(rec.InputTokens), Output: uint32(rec.OutputTokens), Shared: uint32(rec.SharedTokens), Tenant: anyone}
 	if i, ok := b.tenants[rec.Tenant]; ok && rec.Tenant != "" {
 		s.Tenant = i
 	}

@@ -198,6 +198,7 @@ func TestReadMooncake(t *testing.T) {
 		"negative":   {row(-1, 1, 1, ""), "timestamp is -1 ms"},
 		"late":       {row(math.MaxInt, 1, 1, ""), "want 0 to"},
 		"no tokens":  {row(1, -1, 1, "1"), "none may be negative"},
+		"too many":   {row(1, maxSize+1, 1, "1"), "at most 10000000 are meant"},
 		"long line":  {row(1, 1, 1, strings.Repeat("1,", maxLine)+"1"), "token too long"},
 		"half a row": {row(1, 1, 1, `"x"`), "line 1"},
 	} {
