@@ -119,7 +119,7 @@ func timed() []*subject {
 
 // warmed has each server asked for as long as an answer takes before what counts
 // begins: the connections are open then. What opening one takes is the
-// generator's, and would be seen by no server's clock.
+// generator's for the most part, and no server's clock sees when that began.
 func warmed(all ...*subject) []*subject {
 	for _, s := range all {
 		var longest time.Duration

@@ -35,6 +35,7 @@ type conn struct {
 	sign sign // of the request; read only with signs
 
 	signs   bool          // the head is read for who sends
+	opened  time.Time     // when it was accepted; zero once it has had a request
 	stamped bool          // the kernel tells when requests came in
 	slow    time.Duration // wait between reads of slowRead bytes of a body
 }
@@ -45,7 +46,9 @@ type sign struct{ key, class, deadline string }
 // slowRead is how much of a body a slow reader takes at once, in bytes.
 const slowRead = 64 << 10
 
-// next reads one request and says when its first byte was there.
+// next reads one request and says when its client began to send it: when its first
+// byte was there, or, of a connection's first, the connection. A client that has
+// none sends by opening one.
 func (c *conn) next() (arrived time.Time, err error) {
 	if c.stamped && c.r.Buffered() == 0 {
 		arrived = cameIn(c.Conn)
@@ -56,6 +59,10 @@ func (c *conn) next() (arrived time.Time, err error) {
 	if arrived.IsZero() {
 		arrived = time.Now()
 	}
+	if !c.opened.IsZero() && c.opened.Before(arrived) {
+		arrived = c.opened
+	}
+	c.opened = time.Time{}
 	line, err := c.r.ReadSlice('\n')
 	if err != nil {
 		return arrived, fmt.Errorf("read request line: %w", err)
@@ -157,6 +164,7 @@ func serve(ctx context.Context, l net.Listener, handle func(*conn)) error {
 			}
 			return fmt.Errorf("known: accept: %w", err)
 		}
+		opened := time.Now()
 		mu.Lock()
 		if full := len(open) >= maxConns; full || ended {
 			c.Close()
@@ -169,7 +177,7 @@ func serve(ctx context.Context, l net.Listener, handle func(*conn)) error {
 					delete(open, c)
 					mu.Unlock()
 				}()
-				handle(&conn{Conn: c, r: bufio.NewReaderSize(c, readSize)})
+				handle(&conn{Conn: c, opened: opened, r: bufio.NewReaderSize(c, readSize)})
 			})
 		}
 		mu.Unlock()

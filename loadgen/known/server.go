@@ -40,7 +40,7 @@ type record struct {
 	sign    sign
 	before  *record     // by choose: what the same client had asked before
 	whole   bool        // by choose: it repeats all that was said before
-	arrived time.Time   // first byte, by the kernel's clock where it tells
+	arrived time.Time   // see next; by the kernel's clock where it tells
 	writes  []time.Time // of each part, just before it
 	left    time.Time   // when the client gave up, if it did
 }
