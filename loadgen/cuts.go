@@ -27,7 +27,7 @@ type Cut struct {
 // cut gathers one.
 type cut struct {
 	tally           Tally
-	low, high       int // lengths, of those of one length
+	low, high       int // the shortest and the longest, of a tenth by length
 	e2e, ttft, tpot packedDist
 }
 

@@ -17,7 +17,6 @@ import (
 // scheduler and no garbage collector with the generator that it measures.
 type Child struct {
 	Addr string
-	PID  int
 	cmd  *exec.Cmd
 	http *http.Client // for /null/ alone: nothing of it is measured
 }
@@ -45,7 +44,7 @@ func StartNull(ctx context.Context, command ...string) (*Child, error) {
 	if err != nil {
 		return nil, fmt.Errorf("known: start null server: %w", err)
 	}
-	c := &Child{PID: cmd.Process.Pid, cmd: cmd, http: &http.Client{Timeout: announceWithin}}
+	c := &Child{cmd: cmd, http: &http.Client{Timeout: announceWithin}}
 	give := time.AfterFunc(announceWithin, func() { _ = cmd.Process.Kill() })
 	defer give.Stop()
 	line, err := bufio.NewReader(io.LimitReader(out, 4096)).ReadBytes('\n')

@@ -173,7 +173,7 @@ func (r *record) completion() int {
 // The quantiles of every time that are checked.
 var quantiles = []float64{0.5, 0.95, 0.99, 1}
 
-// at are the quantiles by the nearest rank; nil without values.
+// quantilesOf are the quantiles by the nearest rank; nil without values.
 func quantilesOf(v []float64) []float64 {
 	if len(v) == 0 {
 		return nil
