@@ -3,7 +3,6 @@ package loadgen
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -28,8 +27,13 @@ type Comparison struct {
 	Changes []Change       `json:"changes"`
 	Doubts  []string       `json:"doubts"` // why there are no verdicts, over all or for a phase
 	Figures []FigureChange `json:"figures"`
-	OnlyA   []string       `json:"only_a"` // phases that the other has not
-	OnlyB   []string       `json:"only_b"`
+	// Cuts are the figures with a verdict of tenants, classes and tenths by length:
+	// of more than mostCuts those that are furthest apart, and CutsMore is how many
+	// others there are.
+	Cuts     []FigureChange `json:"cuts"`
+	CutsMore int            `json:"cuts_more,omitempty"`
+	OnlyA    []string       `json:"only_a"` // phases that the other has not
+	OnlyB    []string       `json:"only_b"`
 }
 
 // Change is a key of the profile, or of what else the figures depend on, that
@@ -40,11 +44,12 @@ type Change struct {
 	B   string `json:"b"`
 }
 
-// FigureChange is one figure of a phase that both ran. Unit is ms, /s, or "" for
-// a share of 1.
+// FigureChange is one figure of a phase that both ran, or of a cut (over the
+// phases). Unit is ms, /s, or "" for a share of 1.
 type FigureChange struct {
 	Workload  string   `json:"workload"`
 	Phase     string   `json:"phase"`
+	Cut       string   `json:"cut,omitempty"` // such as tenant=a
 	Figure    string   `json:"figure"`
 	Unit      string   `json:"unit"`
 	A         float64  `json:"a"`
@@ -59,7 +64,7 @@ type FigureChange struct {
 // than a test of the difference at the same confidence, and has to be: a report
 // has some hundred figures.
 func Compare(a, b *Report) Comparison {
-	out := Comparison{A: a.title(), B: b.title(), Changes: changes(a, b), Doubts: []string{}, Figures: []FigureChange{}, OnlyA: []string{}, OnlyB: []string{}}
+	out := Comparison{A: a.title(), B: b.title(), Changes: changes(a, b), Doubts: []string{}, Figures: []FigureChange{}, Cuts: []FigureChange{}, OnlyA: []string{}, OnlyB: []string{}}
 	silent := false
 	for _, r := range []struct {
 		who string
@@ -91,11 +96,14 @@ func Compare(a, b *Report) Comparison {
 			quiet = true
 			out.Doubts = append(out.Doubts, fmt.Sprintf("%s/%s: a closed loop is compared with an open one: their latencies are different things", y.Name, y.Phase))
 		}
-		figures, doubt := compareResults(x, y, quiet)
+		figures, doubt := pair{x: x, y: y, quiet: quiet}.compare(phaseMeasures())
 		out.Figures = append(out.Figures, figures...)
 		if doubt != "" {
 			out.Doubts = append(out.Doubts, fmt.Sprintf("%s/%s: %s", y.Name, y.Phase, doubt))
 		}
+	}
+	if !silent {
+		out.compareCuts(a, b)
 	}
 	return out
 }
@@ -131,7 +139,8 @@ func (r *Report) find(like *Result) *Result {
 // compared are the quantiles of each distribution that a comparison looks at.
 var compared = []string{"mean", "p50", "p90", "p95", "p99", "p999"}
 
-func compareResults(x, y *Result, quiet bool) (out []FigureChange, doubt string) {
+// phaseMeasures are those of a phase that are compared.
+func phaseMeasures() []measure {
 	list := slices.Clone(overall)
 	for _, m := range slices.Concat(tabled, []metric{ttfbSent, roleChunk, roleSent, ttftSent, visibleSent}) {
 		for _, q := range quantileNames {
@@ -140,16 +149,34 @@ func compareResults(x, y *Result, quiet bool) (out []FigureChange, doubt string)
 			}
 		}
 	}
+	return list
+}
+
+// pair is a phase or a cut that both runs have.
+type pair struct {
+	x, y *Result
+	cut  string
+	// clumpX and clumpY are how much wider the intervals of shares are than those of
+	// independent requests; nil: they are known by themselves.
+	clumpX, clumpY func(measure) float64
+	quiet          bool // no verdicts
+}
+
+func (p pair) compare(list []measure) (out []FigureChange, doubt string) {
+	x, y := p.x, p.y
 	for _, m := range list {
 		a, inA := m.of(x)
 		b, inB := m.of(y)
 		if !inA || !inB || m.interval == nil {
 			continue
 		}
-		c := FigureChange{Workload: x.Name, Phase: x.Phase, Figure: m.name, Unit: string(m.unit), A: a, B: b, IntervalA: m.interval(x), IntervalB: m.interval(y)}
+		c := FigureChange{Workload: x.Name, Phase: x.Phase, Cut: p.cut, Figure: m.name, Unit: string(m.unit), A: a, B: b, IntervalA: m.interval(x), IntervalB: m.interval(y)}
+		if p.clumpX != nil && m.unit == asShare {
+			c.IntervalA, c.IntervalB = c.IntervalA.around(a, p.clumpX(m)), c.IntervalB.around(b, p.clumpY(m))
+		}
 		apart, bBelow := c.IntervalB.apart(c.IntervalA)
 		switch {
-		case quiet:
+		case p.quiet:
 			c.Verdict = NoWord
 		case !apart:
 		case bBelow == (m.better < 0):
@@ -217,61 +244,4 @@ func flatten(path string, v any, into map[string]string) {
 	default:
 		into[path] = fmt.Sprint(v)
 	}
-}
-
-// WriteTable writes the comparison for a terminal of 80 columns: what changed in
-// the runs, and of the figures those with a verdict and the headline ones.
-func (c *Comparison) WriteTable(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "A: %s\nB: %s\n", OneLine(c.A), OneLine(c.B))
-	for _, ch := range c.Changes {
-		fmt.Fprintf(&b, "  %s: %s -> %s\n", OneLine(ch.Key), orNone(ch.A), orNone(ch.B))
-	}
-	for _, d := range c.Doubts {
-		fmt.Fprintf(&b, "NO VERDICT: %s\n", OneLine(d))
-	}
-	for _, o := range c.OnlyA {
-		fmt.Fprintf(&b, "only in A: %s\n", OneLine(o))
-	}
-	for _, o := range c.OnlyB {
-		fmt.Fprintf(&b, "only in B: %s\n", OneLine(o))
-	}
-	at := ""
-	for _, f := range c.Figures {
-		if f.Verdict != Better && f.Verdict != Worse && !slices.Contains(headline, f.Figure) {
-			continue
-		}
-		if here := f.Workload + ", phase " + f.Phase; here != at {
-			at = here
-			fmt.Fprintf(&b, "\n%s\n  %-15s %26s %26s %s\n", OneLine(at), "figure", "A", "B", "B is")
-		}
-		fmt.Fprintf(&b, "  %-15s %26s %26s %s\n", f.Figure, f.side(f.A, f.IntervalA), f.side(f.B, f.IntervalB), f.Verdict)
-	}
-	fmt.Fprintf(&b, "\n[from to] holds the figure with %.0f %% confidence, were the run repeated under the\n"+
-		"same conditions; + is open for want of values. Quantiles take requests to be\nindependent, which they are less the fuller the server is.\n"+
-		"A verdict stands only where the two do not overlap; other figures are not shown\nunless they are headlines. Shares are in %%, times in ms, rates a second.\n", 100*Confidence)
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// headline figures are shown whether there is a verdict or not.
-var headline = []string{"attainment", "goodput", "good_tokens", "shed", "failed", "e2e_p50", "e2e_p99", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "itl_p99"}
-
-func (f *FigureChange) side(v float64, in Interval) string {
-	by := 1.0
-	if f.Unit == string(asShare) {
-		by = 100
-	}
-	end := Cell(by*in.Hi, true)
-	if in.Open {
-		end = "+"
-	}
-	return fmt.Sprintf("%s [%s %s]", Cell(by*v, true), Cell(by*in.Lo, true), end)
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "(none)"
-	}
-	return OneLine(s)
 }

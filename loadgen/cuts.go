@@ -24,6 +24,22 @@ type Cut struct {
 	TPOT       *Quantiles `json:"tpot,omitempty"`
 }
 
+// The kinds of Cut.By.
+const (
+	byTenant = "tenant"
+	byClass  = "class"
+	byLength = "input_tokens"
+)
+
+// String names the cut as an assert does, without its workload.
+func (c *Cut) String() string { return c.By + "=" + c.Name }
+
+// result is the cut as a phase, for what can be asked of both: it has no rates,
+// no time line, and no other distributions.
+func (c *Cut) result() *Result {
+	return &Result{Name: c.Workload, Tally: c.Tally, Attainment: c.Attainment, Quantiles: c.E2E, TTFT: c.TTFT, TPOT: c.TPOT}
+}
+
 // cut gathers one.
 type cut struct {
 	tally           Tally
@@ -63,6 +79,9 @@ func (d *packedDist) quantiles(offered int) Quantiles {
 	if d.h != nil {
 		out.fill(d.h)
 		out.Mean = d.h.Mean() / 1000
+		whole := histogram()
+		d.h.MergeInto(whole)
+		out.HDR = &Histogram{whole}
 	}
 	return out
 }
@@ -166,10 +185,10 @@ func rounded(n int) uint32 {
 func (c *cuts) list() []Cut {
 	var out []Cut
 	for i := range c.tenants {
-		out = append(out, c.show("tenant", c.w.Tenants[i].Name, &c.tenants[i]))
+		out = append(out, c.show(byTenant, c.w.Tenants[i].Name, &c.tenants[i]))
 	}
 	for _, class := range slices.Sorted(maps.Keys(c.classes)) {
-		out = append(out, c.show("class", class, c.classes[class]))
+		out = append(out, c.show(byClass, class, c.classes[class]))
 	}
 	return append(out, c.tenths()...)
 }
@@ -197,7 +216,7 @@ func (c *cuts) tenths() []Cut {
 			name = fmt.Sprintf("%d-%d", now.low, now.high)
 		}
 		seen += now.tally.Offered
-		out = append(out, c.show("input_tokens", name, &now))
+		out = append(out, c.show(byLength, name, &now))
 		now = cut{}
 	}
 	return out

@@ -85,6 +85,21 @@ func quantile(m metric, name string, at float64) measure {
 	return out
 }
 
+// ofCuts are the measures that a cut has, too.
+func ofCuts() (out []measure) {
+	for _, m := range overall {
+		if m.unit == asShare {
+			out = append(out, m)
+		}
+	}
+	for _, d := range []metric{e2e, ttft, tpot} {
+		for _, q := range quantileNames {
+			out = append(out, quantile(d, q.name, q.at))
+		}
+	}
+	return out
+}
+
 // measureNamed finds a measure, such as attainment or ttft_p99.
 func measureNamed(name string) (measure, bool) {
 	if i := slices.IndexFunc(overall, func(m measure) bool { return m.name == name }); i >= 0 {

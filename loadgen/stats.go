@@ -33,6 +33,11 @@ func (i Interval) apart(j Interval) (apart, below bool) {
 // scaled by a factor of at least 0.
 func (i Interval) scaled(by float64) Interval { return Interval{i.Lo * by, i.Hi * by, i.Open} }
 
+// around is the interval of a share v, by a factor of at least 1 as far from it.
+func (i Interval) around(v, by float64) Interval {
+	return Interval{max(v-(v-i.Lo)*by, 0), min(v+(i.Hi-v)*by, 1), i.Open}
+}
+
 // hull is the smallest interval that holds both.
 func (i Interval) hull(j Interval) Interval {
 	return Interval{min(i.Lo, j.Lo), max(i.Hi, j.Hi), i.Open || j.Open}

@@ -41,6 +41,9 @@ func Compare(w io.Writer, a, b *loadgen.Report) error {
 			}
 		}
 	}
+	if len(c.Cuts) > 0 {
+		d.add(cutsSection(&c))
+	}
 	return d.write(w)
 }
 
@@ -102,6 +105,21 @@ func (d *document) addComparison(c *loadgen.Comparison, x, y *loadgen.Result) {
 	}
 	s.Folded = append(s.Folded, all)
 	d.add(s)
+}
+
+// cutsSection is what changed for some of the requests.
+func cutsSection(c *loadgen.Comparison) section {
+	t := table{Caption: "Figures with a verdict; shares in %, times in ms", Text: 3, Last: true,
+		Head: []string{"Workload", "Of", "Figure", "A", "A from", "A to", "B", "B from", "B to", "B to A", "B is"}}
+	for i := range c.Cuts {
+		f := &c.Cuts[i]
+		t.Rows = append(t.Rows, append([]string{f.Workload, f.Cut}, figureRow(f)...))
+	}
+	s := section{Title: "Tenants, classes and lengths, over the phases", Tables: []table{t}}
+	if c.CutsMore > 0 {
+		s.Texts = []string{fmt.Sprintf("%d more figures of them have a verdict.", c.CutsMore)}
+	}
+	return s
 }
 
 func figureRow(f *loadgen.FigureChange) []string {
