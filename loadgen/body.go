@@ -3,6 +3,7 @@ package loadgen
 import (
 	"crypto/x509"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -28,13 +29,14 @@ type stock struct {
 	lines    *library
 	prefixes *library
 	given    *given
-	roots    *x509.CertPool // nil: the system's
-	perToken float64        // bytes
-	seed     uint64         // of this workload
-	head     []byte         // {"model":"…"
-	tail     []byte         // of each generated answer's request, and of embeddings
-	job      []byte         // a whole body
-	rows     Kind           // what a batch is made of, else the workload's kind
+	roots    *x509.CertPool  // nil: the system's
+	perToken float64         // bytes
+	seed     uint64          // of this workload
+	head     []byte          // {"model":"…"
+	tail     []byte          // of each generated answer's request, and of embeddings
+	job      []byte          // a whole body
+	texts    []arrivals.Text // of the plan: which requests begin alike
+	rows     Kind            // what a batch is made of, else the workload's kind
 }
 
 // sources are the files that a workload named, read.
@@ -126,14 +128,16 @@ const (
 	drawPause
 	drawThink
 	drawSizes
+	drawBlock          // of a text that several requests may have; the place is the block's
 	drawTexts = 1 << 8 // apart, so that a further kind of draw changes no text
 )
 
 // maker makes requests for one goroutine.
 type maker struct {
 	*stock
-	pcg rand.PCG
-	r   *rand.Rand
+	pcg   rand.PCG
+	r     *rand.Rand
+	chain []uint32 // of texts, kept for the next
 }
 
 func (s *stock) maker() *maker {
@@ -191,7 +195,7 @@ func (m *maker) appendGiven(dst []byte, n int) ([]byte, expect) {
 
 // appendOwn appends a body made of texts.
 func (m *maker) appendOwn(dst []byte, o *order) ([]byte, expect) {
-	prefix := m.prefix(o.index)
+	prefix := m.prefix(o)
 	m.draw(o.index, drawTexts+o.turn)
 	dst = append(dst, m.head...)
 	size := m.bytes(int(o.shape.Input))
@@ -199,23 +203,20 @@ func (m *maker) appendOwn(dst []byte, o *order) ([]byte, expect) {
 	switch m.rows {
 	case Embeddings:
 		dst = append(dst, `,"input":`...)
-		dst = m.appendTexts(dst, size)
+		dst = m.appendTexts(dst, prefix, o, size)
 		want = expect{m.inputs(), m.inputs()}
-	case Rerank:
-		dst = append(dst, `,"query":"`...)
+	case Rerank: // models read the query before each document
+		dst = appendPrefix(append(dst, `,"query":"`...), prefix)
 		dst = append(m.lines.appendText(dst, m.r, 0), `","documents":`...)
-		dst = m.appendTexts(dst, size)
+		dst = m.appendTexts(dst, nil, o, size)
 		want = expect{m.inputs(), m.inputs()}
 	case Completions:
-		dst = append(dst, `,"prompt":"`...)
-		if prefix != nil {
-			dst = append(append(dst, prefix...), ' ')
-		}
-		dst = append(m.lines.appendText(dst, m.r, size), '"')
+		dst = appendPrefix(append(dst, `,"prompt":"`...), prefix)
+		dst = append(m.appendText(dst, o, size), '"')
 	case Responses:
-		dst = m.appendMessages(append(dst, `,"input":[`...), prefix, o.said, size)
+		dst = m.appendMessages(append(dst, `,"input":[`...), prefix, o, size)
 	default:
-		dst = m.appendMessages(append(dst, `,"messages":[`...), prefix, o.said, size)
+		dst = m.appendMessages(append(dst, `,"messages":[`...), prefix, o, size)
 	}
 	if most := m.mostTokens(o); most > 0 {
 		key := `,"max_tokens":`
@@ -242,24 +243,37 @@ func (m *maker) inputs() int {
 	return max(1, m.w.Inputs)
 }
 
-// appendTexts appends an array of inputs.
-func (m *maker) appendTexts(dst []byte, size int) []byte {
+// appendTexts appends an array of inputs, each of which begins with the prefix.
+// Where a recording says how a prompt began, the first is that prompt.
+func (m *maker) appendTexts(dst, prefix []byte, o *order, size int) []byte {
 	dst = append(dst, '[')
 	for i := range m.inputs() {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = append(m.lines.appendText(append(dst, '"'), m.r, size), '"')
+		if dst = appendPrefix(append(dst, '"'), prefix); i == 0 {
+			dst = append(m.appendText(dst, o, size), '"')
+		} else {
+			dst = append(m.lines.appendText(dst, m.r, size), '"')
+		}
 	}
 	return append(dst, ']')
 }
 
+func appendPrefix(dst, prefix []byte) []byte {
+	if prefix == nil {
+		return dst
+	}
+	return append(append(dst, prefix...), ' ')
+}
+
 // prefix is the shared beginning of a request, nil when it has none.
-func (m *maker) prefix(index int) []byte {
-	if m.prefixes == nil {
+// One whose recording says what it began with has none of the pool.
+func (m *maker) prefix(o *order) []byte {
+	if m.prefixes == nil || o.shape.Text != 0 {
 		return nil
 	}
-	m.draw(index, drawPrefix)
+	m.draw(o.index, drawPrefix)
 	if m.r.Float64() >= m.w.Prefix.Share {
 		return nil
 	}
@@ -268,24 +282,55 @@ func (m *maker) prefix(index int) []byte {
 
 // appendMessages appends what was said so far and what is said now. A shared
 // beginning is the system's message, as it is where prompts share one.
-func (m *maker) appendMessages(dst, prefix, said []byte, size int) []byte {
+func (m *maker) appendMessages(dst, prefix []byte, o *order, size int) []byte {
 	if prefix != nil {
 		dst = append(append(append(dst, `{"role":"system","content":"`...), prefix...), `"},`...)
 	}
-	return append(m.appendUser(append(dst, said...), size), ']')
+	return append(m.appendUser(append(dst, o.said...), o, size), ']')
 }
 
 // appendUser appends the user's message.
-func (m *maker) appendUser(dst []byte, size int) []byte {
+func (m *maker) appendUser(dst []byte, o *order, size int) []byte {
 	dst = append(dst, `{"role":"user","content":"`...)
-	return append(m.lines.appendText(dst, m.r, size), `"}`...)
+	return append(m.appendText(dst, o, size), `"}`...)
+}
+
+// appendText appends what is said in a request. Requests that a recording says
+// began alike get the same blocks at their begin; each block depends on its place
+// in its text alone, so that nothing is kept of what was sent.
+func (m *maker) appendText(dst []byte, o *order, size int) []byte {
+	if o.shape.Text == 0 || o.turn > 0 {
+		return m.lines.appendText(dst, m.r, size)
+	}
+	m.chain = m.chain[:0]
+	for text := o.shape.Text; text != 0; text = m.texts[text-1].Parent {
+		m.chain = append(m.chain, text)
+	}
+	left, block := int(o.shape.Input), 0
+	for i := len(m.chain) - 1; i >= 0; i-- {
+		end := math.MaxInt // of this text's part, in blocks
+		if i > 0 {
+			end = int(m.texts[m.chain[i-1]-1].From / arrivals.Block)
+		}
+		for ; block < end && left > 0; block++ {
+			m.draw(int(o.shape.Copy)<<56|int(m.chain[i])<<24|block, drawBlock)
+			size := m.bytes(min(left, arrivals.Block))
+			if block > 0 {
+				dst, size = append(dst, ' '), max(1, size-1)
+			}
+			dst = m.lines.appendText(dst, m.r, size)
+			left -= arrivals.Block
+		}
+	}
+	m.draw(o.index, drawTexts) // what follows is its own
+	return dst
 }
 
 // appendTurn appends the user's message of a turn as it was sent, for the
 // history of the next.
 func (m *maker) appendTurn(dst []byte, o *order) []byte {
 	m.draw(o.index, drawTexts+o.turn)
-	return m.appendUser(dst, m.bytes(int(o.shape.Input)))
+	return m.appendUser(dst, o, m.bytes(int(o.shape.Input)))
 }
 
 // boundary parts a multipart body. It cannot occur in one: rows are JSON, in
@@ -308,6 +353,9 @@ func (m *maker) appendUpload(dst []byte, o *order) []byte {
 			dst, _ = m.appendGiven(dst, o.index*n+i)
 		} else {
 			row := order{index: o.index*n + i, shape: o.shape}
+			if i > 0 {
+				row.shape.Text = 0 // the recorded prompt is the first
+			}
 			dst, _ = m.appendOwn(dst, &row)
 		}
 		dst = append(dst, "}\n"...)

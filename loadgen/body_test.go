@@ -188,11 +188,14 @@ func TestBodiesAllocateNothing(t *testing.T) {
 	}{
 		"embeddings": {Workload{Kind: Embeddings, Content: Content{Inputs: 32}}, sources{}, order{shape: arrivals.Shape{Input: 100}}},
 		"chat":       {Workload{Kind: Chat, Stream: true, Content: Content{Prefix: &Prefix{Pool: 3, Tokens: 50, Share: 0.5}}}, sources{}, order{shape: arrivals.Shape{Input: 100, Output: 9}}},
+		"recorded":   {Workload{Kind: Chat}, sources{}, order{shape: arrivals.Shape{Input: 1500, Text: 2}}},
 		"rerank":     {Workload{Kind: Rerank, Content: Content{Inputs: 8}}, sources{}, order{}},
 		"batch":      {Workload{Kind: Batch, Content: Content{Inputs: 20}}, sources{}, order{}},
 		"given":      {Workload{Kind: Chat}, sources{given: given}, order{}},
 	} {
-		m := newStock(&c.w, 1, c.src).maker()
+		stock := newStock(&c.w, 1, c.src)
+		stock.texts = []arrivals.Text{{}, {Parent: 1, From: 512}}
+		m := stock.maker()
 		buf := make([]byte, 0, 1<<20)
 		i := 0
 		if n := testing.AllocsPerRun(100, func() {

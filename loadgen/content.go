@@ -148,15 +148,16 @@ func (w Workload) validateTexts() error {
 		return fmt.Errorf("bytes_per_token is %v, want 0.125 to 64, or 0 for %d", b, defaultBytesPerToken)
 	}
 	if p := w.Prefix; p != nil {
-		return p.validate(w.rowKind(), perToken)
+		if n := max(1, w.Inputs); float64(p.Tokens)*perToken*float64(n) > maxRequest {
+			return fmt.Errorf("prefix: %d texts that each begin with %d tokens are more than %d bytes together", n, p.Tokens, maxRequest)
+		}
+		return p.validate(perToken)
 	}
 	return nil
 }
 
-func (p *Prefix) validate(kind Kind, perToken float64) error {
+func (p *Prefix) validate(perToken float64) error {
 	switch {
-	case !kind.streams():
-		return fmt.Errorf("prefix does not belong to kind %s", kind)
 	case p.Pool < 1 || p.Pool > maxPrefixes:
 		return fmt.Errorf("prefix.pool is %d, want 1 to %d", p.Pool, maxPrefixes)
 	case p.Tokens < 1 || p.Tokens > maxTextTokens:

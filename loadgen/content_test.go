@@ -26,7 +26,7 @@ func TestContentRefuses(t *testing.T) {
 		"corpus does not go with whole requests":         func(w *Workload) { w.Corpus, w.Requests = "f", "g" },
 		"max_tokens does not go with whole requests":     func(w *Workload) { w.MaxTokens, w.Requests = 5, "g" },
 		"bytes_per_token is 65":                          func(w *Workload) { w.BytesPerToken = 65 },
-		"prefix does not belong to kind embeddings":      func(w *Workload) { w.Kind, w.Prefix = Embeddings, &Prefix{1, 1, 1} },
+		"prefix: 8192 texts that each begin":             func(w *Workload) { w.Kind, w.Inputs, w.Prefix = Embeddings, 8192, &Prefix{1, 10000, 1} },
 		"input_tokens: kind is":                          func(w *Workload) { w.InputTokens = &Dist{} },
 		"output_tokens does not belong to kind rerank":   func(w *Workload) { w.Kind, w.OutputTokens = Rerank, &Dist{Kind: "fixed", Mean: 1} },
 		"100 such texts can be more than 67108864 bytes": func(w *Workload) { w.Kind, w.Inputs, w.InputTokens = Embeddings, 100, &Dist{Kind: "fixed", Mean: 2e5} },

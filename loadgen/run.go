@@ -70,6 +70,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 // worker makes the worker of workload i.
 func (o *Options) worker(i int, plan arrivals.Plan, stock *stock, start time.Time) (*worker, error) {
 	w := &o.Workloads[i]
+	stock.texts = plan.Texts
 	c, err := newClient(stock, i, start, o.dial)
 	if err != nil {
 		return nil, err

@@ -14,11 +14,12 @@ import (
 
 // A plan's file is a line of JSON that people can read, and then, compressed,
 // the numbers: of each workload the gaps between its arrivals in ns, then of
-// each arrival input, output and shared tokens and tenant if it has shapes, all
-// as varints. The line holds each workload's hash, which the numbers must give.
+// each arrival input, output and shared tokens and tenant if it has shapes, and
+// its text and copy if the plan has texts, which come first, all as varints. The
+// line holds each workload's hash, which the numbers must give.
 const (
 	planFormat  = "aloft.plan"
-	planVersion = 1
+	planVersion = 2 // 1 had no texts, and is read
 
 	maxHeader = 1 << 20 // bytes of the first line
 	maxNamed  = 1000    // workloads, and phases of each
@@ -51,6 +52,7 @@ type headerOfNamed struct {
 	Hash     string         `json:"hash"`
 	Arrivals int            `json:"arrivals"`
 	Shapes   bool           `json:"shapes"`
+	Texts    int            `json:"texts,omitempty"`
 	Phases   []headerSpan   `json:"phases"`
 	WarmUp   *headerOfNamed `json:"warm_up,omitempty"` // its numbers come first
 	Notes    []string       `json:"notes,omitempty"`
@@ -62,7 +64,7 @@ type headerSpan struct {
 }
 
 func headerOf(name string, p Plan) headerOfNamed {
-	h := headerOfNamed{name, p.Hash(), len(p.Offsets), p.Shapes != nil, nil, nil, p.Notes}
+	h := headerOfNamed{name, p.Hash(), len(p.Offsets), p.Shapes != nil, len(p.Texts), nil, nil, p.Notes}
 	for _, span := range p.Spans {
 		h.Phases = append(h.Phases, headerSpan{span, span.N})
 	}
@@ -77,7 +79,7 @@ func headerOf(name string, p Plan) headerOfNamed {
 func Save(w io.Writer, s Saved) error {
 	head := header{planFormat, planVersion, s.Profile, s.Seed, nil}
 	for _, p := range s.Workloads {
-		if err := p.Plan.check(); err != nil {
+		if err := errors.Join(p.Plan.check(), p.Plan.checkTexts()); err != nil {
 			return fmt.Errorf("arrivals: save plan of %q: %w", p.Name, err)
 		}
 		head.Workloads = append(head.Workloads, headerOf(p.Name, p.Plan))
@@ -95,7 +97,10 @@ func Save(w io.Writer, s Saved) error {
 	zip := gzip.NewWriter(w)
 	buf := bufio.NewWriter(zip)
 	for _, p := range s.Workloads {
-		writeNumbers(buf, p.Plan)
+		for _, t := range p.Plan.Texts {
+			writeVarints(buf, uint64(t.Parent), uint64(t.From/Block))
+		}
+		writeNumbers(buf, p.Plan, len(p.Plan.Texts) > 0)
 	}
 	if err := errors.Join(buf.Flush(), zip.Close()); err != nil {
 		return fmt.Errorf("arrivals: save plan: %w", err)
@@ -104,22 +109,26 @@ func Save(w io.Writer, s Saved) error {
 }
 
 // writeNumbers leaves errors to the writer's Flush.
-func writeNumbers(w *bufio.Writer, p Plan) {
+func writeNumbers(w *bufio.Writer, p Plan, texts bool) {
 	if p.Warm != nil {
-		writeNumbers(w, *p.Warm)
+		writeNumbers(w, *p.Warm, texts)
 	}
-	b := make([]byte, 0, 4*binary.MaxVarintLen64)
 	last := time.Duration(0)
 	for _, at := range p.Offsets {
-		w.Write(binary.AppendUvarint(b, uint64(at-last)))
+		writeVarints(w, uint64(at-last))
 		last = at
 	}
 	for _, s := range p.Shapes {
-		n := b
-		for _, v := range []uint32{s.Input, s.Output, s.Shared, uint32(s.Tenant)} {
-			n = binary.AppendUvarint(n, uint64(v))
+		writeVarints(w, uint64(s.Input), uint64(s.Output), uint64(s.Shared), uint64(s.Tenant))
+		if texts {
+			writeVarints(w, uint64(s.Text), uint64(s.Copy))
 		}
-		w.Write(n)
+	}
+}
+
+func writeVarints(w *bufio.Writer, values ...uint64) {
+	for _, v := range values {
+		w.Write(binary.AppendUvarint(w.AvailableBuffer(), v))
 	}
 }
 
@@ -175,9 +184,9 @@ func Load(r io.Reader) (Saved, error) {
 	body := bufio.NewReader(zip)
 	out := Saved{Profile: head.Profile, Seed: head.Seed}
 	for _, h := range head.Workloads {
-		plan, err := readPlan(body, h)
+		plan, err := readTexts(body, h)
 		if err == nil {
-			err = plan.check()
+			err = errors.Join(plan.check(), plan.checkTexts())
 		}
 		if got := plan.Hash(); err == nil && got != h.Hash {
 			err = fmt.Errorf("its hash is %s, and the file says %s: it was changed or damaged", got, h.Hash)
@@ -211,7 +220,7 @@ func readHeader(in *bufio.Reader) (header, error) {
 	if err := json.Unmarshal(line, &h); err != nil {
 		return header{}, fmt.Errorf("its first line: %w", err)
 	}
-	if h.Format != planFormat || h.Version != planVersion {
+	if h.Format != planFormat || h.Version < 1 || h.Version > planVersion {
 		return header{}, fmt.Errorf("it is %q version %d, want %q version %d", h.Format, h.Version, planFormat, planVersion)
 	}
 	left := MaxPlan
@@ -219,6 +228,9 @@ func readHeader(in *bufio.Reader) (header, error) {
 		return header{}, fmt.Errorf("%d workloads, want 1 to %d", n, maxNamed)
 	}
 	for _, w := range h.Workloads {
+		if w.Texts < 0 || w.Texts > maxTexts {
+			return header{}, fmt.Errorf("workload %q has %d texts, at most %d are planned", w.Name, w.Texts, maxTexts)
+		}
 		for p := &w; p != nil; p = p.WarmUp { // of a line that is bounded
 			if p.Arrivals < 0 || p.Arrivals > left {
 				return header{}, fmt.Errorf("workload %q has %d arrivals, at most %d are planned over all", w.Name, p.Arrivals, MaxPlan)
@@ -229,12 +241,34 @@ func readHeader(in *bufio.Reader) (header, error) {
 	return h, nil
 }
 
+// readTexts reads one workload's texts and plan.
+func readTexts(in io.ByteReader, h headerOfNamed) (Plan, error) {
+	var texts []Text
+	for i := range h.Texts {
+		parent, err := binary.ReadUvarint(in)
+		if err != nil {
+			return Plan{}, fmt.Errorf("text %d: %w", i, noEOF(err))
+		}
+		from, err := binary.ReadUvarint(in)
+		if err != nil {
+			return Plan{}, fmt.Errorf("text %d: %w", i, noEOF(err))
+		}
+		if parent > maxTexts || from > math.MaxUint32/Block {
+			return Plan{}, fmt.Errorf("text %d begins with %d blocks of text %d, above the bounds", i+1, from, parent)
+		}
+		texts = append(texts, Text{uint32(parent), uint32(from) * Block})
+	}
+	plan, err := readPlan(in, h, h.Texts > 0)
+	plan.Texts = texts
+	return plan, err
+}
+
 // readPlan reads one workload's numbers. Space is taken as they come: a first
 // line that lies about their number costs nothing.
-func readPlan(in io.ByteReader, h headerOfNamed) (Plan, error) {
+func readPlan(in io.ByteReader, h headerOfNamed, texts bool) (Plan, error) {
 	plan := Plan{Notes: h.Notes}
 	if h.WarmUp != nil {
-		warm, err := readPlan(in, *h.WarmUp)
+		warm, err := readPlan(in, *h.WarmUp, texts)
 		if err != nil {
 			return Plan{}, fmt.Errorf("warm-up: %w", err)
 		}
@@ -264,17 +298,21 @@ func readPlan(in io.ByteReader, h headerOfNamed) (Plan, error) {
 	}
 	plan.Shapes = []Shape{}
 	for i := range h.Arrivals {
-		var v [4]uint64
-		for k := range v {
+		var v [6]uint64
+		n := 4
+		if texts {
+			n = 6
+		}
+		for k := range n {
 			var err error
 			if v[k], err = binary.ReadUvarint(in); err != nil {
 				return Plan{}, fmt.Errorf("shape %d: %w", i, noEOF(err))
 			}
-			if v[k] > maxSize || k == 3 && v[k] >= maxTenants {
+			if v[k] > maxSize || k == 3 && v[k] >= maxTenants || k == 5 && v[k] >= maxCopies {
 				return Plan{}, fmt.Errorf("shape %d has a size of %d tokens or tenant %d, above the bounds", i, v[k], v[3])
 			}
 		}
-		plan.Shapes = append(plan.Shapes, Shape{uint32(v[0]), uint32(v[1]), uint32(v[2]), uint16(v[3])})
+		plan.Shapes = append(plan.Shapes, Shape{uint32(v[0]), uint32(v[1]), uint32(v[2]), uint32(v[4]), uint16(v[3]), uint16(v[5])})
 	}
 	return plan, nil
 }

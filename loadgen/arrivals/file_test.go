@@ -27,7 +27,14 @@ func savedPlans(t testing.TB) Saved {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Saved{Profile: "x", Seed: 3, Workloads: []Planned{{"one", full}, {"two", plain}}}
+	alike, err := Build(Spec{Seed: 3, WarmUp: sec, Open: text(alikeTrace), Phases: []Phase{
+		{Name: "m", Process: Process{Kind: Replay, Trace: Trace{File: "f", Format: MooncakeFormat, Copies: 2}}},
+		{Name: "again", Process: Process{Kind: Replay, Trace: Trace{File: "f", Format: MooncakeFormat}}},
+	}}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Saved{Profile: "x", Seed: 3, Workloads: []Planned{{"one", full}, {"two", plain}, {"alike", alike}}}
 }
 
 func saved(t testing.TB, s Saved) string {
@@ -51,7 +58,7 @@ func TestPlanFileRoundTrip(t *testing.T) {
 	}
 	line, _, _ := strings.Cut(file, "\n")
 	for _, has := range []string{
-		`{"format":"aloft.plan","version":1,"profile":"x","seed":3,"workloads":[{"name":"one","hash":"` + want.Workloads[0].Plan.Hash() + `","arrivals":`,
+		`{"format":"aloft.plan","version":2,"profile":"x","seed":3,"workloads":[{"name":"one","hash":"` + want.Workloads[0].Plan.Hash() + `","arrivals":`,
 		`{"name":"quiet","from_ns":10000000000,"to_ns":11000000000,"arrivals":0}`, `"notes":["trace f (record): 5 arrivals`,
 	} {
 		if !strings.Contains(line, has) {
@@ -106,7 +113,7 @@ func TestLoadRefuses(t *testing.T) {
 		return buf.String()
 	}
 	head := func(arrivals, n int, shapes bool) string {
-		return fmt.Sprintf(`{"format":"aloft.plan","version":1,"workloads":[{"name":"w","arrivals":%d,"shapes":%v,"phases":[{"name":"p","from_ns":0,"to_ns":100,"arrivals":%d}]}]}`+"\n", arrivals, shapes, n)
+		return fmt.Sprintf(`{"format":"aloft.plan","version":2,"workloads":[{"name":"w","arrivals":%d,"shapes":%v,"phases":[{"name":"p","from_ns":0,"to_ns":100,"arrivals":%d}]}]}`+"\n", arrivals, shapes, n)
 	}
 	swap := func(old, new string) string {
 		if !strings.Contains(line, old) {
@@ -119,7 +126,7 @@ func TestLoadRefuses(t *testing.T) {
 		"empty":            {"", "first line: unexpected EOF"},
 		"not a plan":       {"name: x\n", "first line: invalid character"},
 		"another format":   {"{}\n", `it is "" version 0`},
-		"a later version":  {swap(`"version":1`, `"version":2`), "version 2, want"},
+		"a later version":  {swap(`"version":2`, `"version":3`), "version 3, want"},
 		"no line's end":    {line, "unexpected EOF"},
 		"endless line":     {strings.Repeat("x", maxHeader+2), "longer than"},
 		"no numbers":       {line + "\n", "after the first line"},
@@ -136,8 +143,8 @@ func TestLoadRefuses(t *testing.T) {
 		"far off":          {head(1, 1, false) + zipped(big...), "arrival 0 is too late"},
 		"large":            {head(1, 1, true) + zipped(append([]byte{1}, big...)...), "shape 0 has a size"},
 		"no shape":         {head(1, 1, true) + zipped(1, 1, 1), "shape 0: unexpected EOF"},
-		"no workloads":     {`{"format":"aloft.plan","version":1}` + "\n" + zipped(), "0 workloads"},
-		"no phases":        {`{"format":"aloft.plan","version":1,"workloads":[{"name":"w"}]}` + "\n" + zipped(), "no phases"},
+		"no workloads":     {`{"format":"aloft.plan","version":2}` + "\n" + zipped(), "0 workloads"},
+		"no phases":        {`{"format":"aloft.plan","version":2,"workloads":[{"name":"w"}]}` + "\n" + zipped(), "no phases"},
 	} {
 		if _, err := Load(strings.NewReader(c.in)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
@@ -157,7 +164,7 @@ func TestLoadRefuses(t *testing.T) {
 // What loads holds together, and is saved and loaded the same.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(saved(f, savedPlans(f))))
-	f.Add([]byte(`{"format":"aloft.plan","version":1,"workloads":[{"name":"w","arrivals":1,"phases":[{"name":"p","to_ns":9,"arrivals":1}]}]}` + "\n\x1f\x8b"))
+	f.Add([]byte(`{"format":"aloft.plan","version":2,"workloads":[{"name":"w","arrivals":1,"phases":[{"name":"p","to_ns":9,"arrivals":1}]}]}` + "\n\x1f\x8b"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		got, err := Load(bytes.NewReader(in))
 		if err != nil {

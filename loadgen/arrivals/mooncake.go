@@ -12,9 +12,6 @@ import (
 )
 
 const (
-	// mooncakeBlock is how many tokens one of a trace's hash_ids stands for.
-	mooncakeBlock = 512
-
 	// mooncakeGrid is the grid of the conversation trace: its times were counted
 	// in steps of 3 s, and wander off them by a few milliseconds at most.
 	mooncakeGrid  = 3 * time.Second
@@ -41,12 +38,17 @@ type mooncakeRow struct {
 // leading blocks that an earlier request had too are counted as SharedTokens.
 // limit bounds the rows; 0 means MaxPlan.
 func ReadMooncake(in io.Reader, r *rand.Rand, limit int) (records []Record, note string, err error) {
+	records, _, note, err = readMooncake(in, r, limit)
+	return records, note, err
+}
+
+func readMooncake(in io.Reader, r *rand.Rand, limit int) (records []Record, texts []Text, note string, err error) {
 	if limit <= 0 || limit > MaxPlan {
 		limit = MaxPlan
 	}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
-	seen := map[uint64]struct{}{}
+	seen := prompts{blocks: map[uint64]block{}}
 	for n := 1; lines.Scan(); n++ {
 		line := bytes.TrimSpace(lines.Bytes())
 		if len(line) == 0 {
@@ -62,41 +64,29 @@ func ReadMooncake(in io.Reader, r *rand.Rand, limit int) (records []Record, note
 			err = fmt.Errorf("timestamp is %d ms, want 0 to %d", *row.Timestamp, maxOffset/time.Millisecond)
 		case len(records) == limit:
 			err = fmt.Errorf("more than %d rows", limit)
-		case len(seen)+len(row.Blocks) > maxBlocks:
+		case len(seen.blocks)+len(row.Blocks) > maxBlocks:
 			err = fmt.Errorf("more than %d different blocks", maxBlocks)
 		}
 		if err != nil {
-			return nil, "", fmt.Errorf("arrivals: mooncake trace, line %d: %w", n, err)
+			return nil, nil, "", fmt.Errorf("arrivals: mooncake trace, line %d: %w", n, err)
 		}
 		rec := Record{Offset: time.Duration(*row.Timestamp) * time.Millisecond, Endpoint: "chat", InputTokens: *row.Input, OutputTokens: *row.Output}
-		rec.SharedTokens = max(0, min(mooncakeBlock*shared(seen, row.Blocks), rec.InputTokens))
+		shared := 0
+		shared, rec.text = seen.take(row.Blocks)
+		rec.SharedTokens = max(0, min(Block*shared, rec.InputTokens))
 		if err := rec.check(); err != nil {
-			return nil, "", fmt.Errorf("arrivals: mooncake trace, line %d: %w", n, err)
+			return nil, nil, "", fmt.Errorf("arrivals: mooncake trace, line %d: %w", n, err)
 		}
 		records = append(records, rec)
 	}
 	if err := lines.Err(); err != nil {
-		return nil, "", fmt.Errorf("arrivals: mooncake trace: %w", err)
+		return nil, nil, "", fmt.Errorf("arrivals: mooncake trace: %w", err)
 	}
 	sortByTime(records)
 	if spread(records, r) {
 		note = "their times lay on a grid of 3 s and were spread evenly over it"
 	}
-	return records, note, nil
-}
-
-// shared counts the leading blocks that were seen before, and notes all.
-func shared(seen map[uint64]struct{}, blocks []uint64) int {
-	n, leading := 0, true
-	for _, b := range blocks {
-		if _, ok := seen[b]; leading && ok {
-			n++
-			continue
-		}
-		leading = false
-		seen[b] = struct{}{}
-	}
-	return n
+	return records, seen.texts, note, nil
 }
 
 // spread moves times that lie on the grid into the cells that they stand for,

@@ -79,6 +79,9 @@ type Plan struct {
 	// Warm is what comes before, with times of its own: it ends when the plan
 	// begins. nil = nothing.
 	Warm *Plan
+	// Texts say which requests begin alike; those of the warm-up, too. nil = nothing
+	// is known of that.
+	Texts []Text
 	// Notes say what was done to recorded traffic, for the report.
 	Notes []string
 }
@@ -87,7 +90,9 @@ type Plan struct {
 type Shape struct {
 	Input, Output uint32 // tokens
 	Shared        uint32 // of the input's tokens, so many at its begin were in an earlier request too
+	Text          uint32 // number of its text in the plan's Texts, from 1; 0 = it has one of its own
 	Tenant        uint16 // index into the workload's tenants
+	Copy          uint16 // of the trace: copies share no text
 }
 
 // End is when the last phase ends.
@@ -125,6 +130,12 @@ func (p Plan) Hash() string {
 	}
 	for _, s := range p.Shapes {
 		write(uint64(s.Input)<<32|uint64(s.Output), uint64(s.Shared)<<32|uint64(s.Tenant))
+		if s.Text != 0 {
+			write(uint64(s.Text)<<32 | uint64(s.Copy))
+		}
+	}
+	for _, t := range p.Texts {
+		write(uint64(t.Parent)<<32 | uint64(t.From))
 	}
 	for _, s := range p.Spans {
 		write(uint64(len(s.Name)))
@@ -197,6 +208,7 @@ type builder struct {
 	spec    Spec
 	left    int // arrivals that may still come
 	tenants map[string]uint16
+	texts   []Text
 	notes   []string
 }
 
@@ -230,7 +242,7 @@ func Build(spec Spec, limit int) (Plan, error) {
 	if err != nil {
 		return Plan{}, fmt.Errorf("arrivals: %w", b.full(err, limit))
 	}
-	plan.Warm, plan.Notes = warm, b.notes
+	plan.Warm, plan.Texts, plan.Notes = warm, b.texts, b.notes
 	return plan, nil
 }
 

@@ -23,8 +23,11 @@ type Record struct {
 	InputTokens  int           `json:"input_tokens"`
 	OutputTokens int           `json:"output_tokens"`
 	// SharedTokens is how much of the input, from its begin, an earlier request
-	// began with too.
+	// began with too. It does not say which one: a recording's texts are drawn
+	// without it, and only a trace with blocks has them sent again.
 	SharedTokens int `json:"shared_tokens,omitempty"`
+
+	text uint32 // number of its text, of a trace that says which requests begin alike; 0 = it does not
 }
 
 // maxLine bounds a line of a recording, in bytes; ours have some 150.

@@ -75,17 +75,17 @@ func (t Trace) fast(at time.Duration) time.Duration {
 }
 
 // read reads the whole trace, in order of time. The note says what was done to
-// its times.
-func (t Trace) read(in io.Reader, r *rand.Rand) (records []Record, note string, err error) {
+// its times, and texts which requests begin alike.
+func (t Trace) read(in io.Reader, r *rand.Rand) (records []Record, texts []Text, note string, err error) {
 	switch t.Format {
 	case AzureFormat:
 		records, err = ReadAzure(in, 0)
 	case MooncakeFormat:
-		records, note, err = ReadMooncake(in, r, 0)
+		records, texts, note, err = readMooncake(in, r, 0)
 	default:
 		records, err = Read(in, 0)
 	}
-	return records, note, err
+	return records, texts, note, err
 }
 
 // pick returns the rows to use, from time 0 on.
@@ -115,7 +115,7 @@ func (b *builder) replay(r *rand.Rand, t Trace, d time.Duration) ([]arrival, tim
 		return nil, 0, fmt.Errorf("file: %w", err)
 	}
 	defer in.Close()
-	records, note, err := t.read(in, r)
+	records, texts, note, err := t.read(in, r)
 	if err != nil {
 		return nil, 0, fmt.Errorf("file %s: %w", t.File, err)
 	}
@@ -149,11 +149,18 @@ func (b *builder) replay(r *rand.Rand, t Trace, d time.Duration) ([]arrival, tim
 			if len(out) >= b.left {
 				return nil, 0, errFull
 			}
-			out = append(out, arrival{at, b.shape(rec)})
+			out = append(out, arrival{at, b.shape(rec, c)})
 		}
 	}
 	sortArrivals(out)
+	if len(b.texts)+len(texts) > maxTexts {
+		return nil, 0, fmt.Errorf("file %s: more than %d different prompts in the plan", t.File, maxTexts)
+	}
+	b.addTexts(texts)
 	b.note("trace %s (%s): %d arrivals from %d of its %d rows%s", t.File, t.Format, len(out), len(records), total, said(note))
+	if len(texts) > 0 {
+		b.note("trace %s: prompts that began alike begin alike again, %d blocks of %d tokens in all", t.File, sharedBlocks(out), Block)
+	}
 	if t.Speed != 0 && t.Speed != 1 {
 		b.note("trace %s: time runs %v times as fast as it did, bursts with it", t.File, t.Speed)
 	}
@@ -174,11 +181,15 @@ func said(note string) string {
 }
 
 // shape is what a recorded request says of its size and sender. Who has no name
-// among the tenants is drawn like the others.
-func (b *builder) shape(rec Record) Shape {
+// among the tenants is drawn like the others. Each copy of a trace has texts of its
+// own, as further users would.
+func (b *builder) shape(rec Record, c int) Shape {
 	s := Shape{Input: uint32(rec.InputTokens), Output: uint32(rec.OutputTokens), Shared: uint32(rec.SharedTokens), Tenant: anyone}
 	if i, ok := b.tenants[rec.Tenant]; ok && rec.Tenant != "" {
 		s.Tenant = i
+	}
+	if rec.text > 0 {
+		s.Text, s.Copy = uint32(len(b.texts))+rec.text, uint16(c)
 	}
 	return s
 }
