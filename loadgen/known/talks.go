@@ -140,7 +140,7 @@ func talks() []*subject {
 }
 
 // thought100 is both the mean and the bound of an exponential think time: the
-// longest e⁻¹ = 37 % of it are cut to the bound, p75 among them.
+// longest e⁻¹ = 37 % of it are cut to the bound, p80 among them.
 const thought100 = 100 * msec
 
 func thinks(s *subject, report *loadgen.Report) []Row {
@@ -152,8 +152,8 @@ func thinks(s *subject, report *loadgen.Report) []Row {
 	}
 	t := tally{server: s.name}
 	if slices.Sort(took); len(took) > 0 {
-		took = took[len(took)*3/4:][:1]
+		took = took[len(took)*8/10:][:1]
 	}
-	t.times("think time p75, by the server's clock", []float64{100}, took)
+	t.times("think time p80, by the server's clock", []float64{100}, took)
 	return append(t.rows, histories(2*sessions)(s, report)...)
 }
