@@ -1,0 +1,43 @@
+package main
+
+// Help is what --help shows below the flags.
+func (*loadCmd) Help() string {
+	return `Examples:
+  aloft load --kind chat --stream --model aloft-lm --rate 5 --for 30s
+  aloft load profile.yaml --json run.json --html run.html --assert 'attainment>=0.99'
+  aloft load search profile.yaml --slo 'ttft_p99<800ms,tpot_p99<50ms'
+  aloft load compare before.json after.json`
+}
+
+// Help shows examples of a run.
+func (*loadRunCmd) Help() string {
+	return `Examples:
+  aloft load --kind embeddings --rate 50 --target 200ms
+  aloft load profile.yaml --metrics :9100 --lines requests.jsonl
+  aloft load profile.yaml --assert 'attainment{tenant=a}>=0.99,ttft_p99{class=interactive}<800ms'`
+}
+
+// Help shows examples of a search.
+func (*loadSearchCmd) Help() string {
+	return `Examples:
+  aloft load search profile.yaml --slo 'ttft_p99<800ms,tpot_p99<50ms' --attain 0.99
+  aloft load search profile.yaml --from 5 --to 200 --window 60s --resolution 0.02 --html answer.html`
+}
+
+// Help shows an example of a sweep.
+func (*loadSweepCmd) Help() string {
+	return `Example:
+  aloft load sweep profile.yaml --from 1 --to 100 --points 8 --csv curve.csv --html curve.html`
+}
+
+// Help shows an example of a plan.
+func (*loadPlanCmd) Help() string {
+	return `Example:
+  aloft load plan profile.yaml -o plan`
+}
+
+// Help shows an example of a comparison.
+func (*loadCompareCmd) Help() string {
+	return `Example:
+  aloft load compare before.json after.json --html compare.html`
+}
