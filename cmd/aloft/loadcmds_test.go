@@ -98,3 +98,22 @@ func TestLoadNothingSent(t *testing.T) {
 		}
 	}
 }
+
+// A run that was ended early has not shown that what is demanded holds.
+func TestLoadDemandsOfAnEndedRun(t *testing.T) {
+	demands, err := loadgen.ParseAsserts("attainment>=0.99")
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := loadgen.Report{Results: []loadgen.Result{{Tally: loadgen.Tally{Offered: 5, OK: 5}, Attainment: 1}}}
+	if err := held(&good, demands); err != nil {
+		t.Errorf("a whole run: %v", err)
+	}
+	good.Interrupted = true
+	if err := held(&good, demands); err == nil || !strings.Contains(err.Error(), "before its time") {
+		t.Errorf("an ended run: %v, want an error", err)
+	}
+	if err := held(&good, nil); err != nil {
+		t.Errorf("nothing demanded: %v", err)
+	}
+}

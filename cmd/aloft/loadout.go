@@ -64,9 +64,19 @@ func (c *loadRunCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(c.write(k.Stdout, report), report.Verdict(), report.Check(demands), answered(report))
+	err = errors.Join(c.write(k.Stdout, report), report.Verdict(), held(report, demands), answered(report))
 	if report.LinesLost > 0 {
 		err = errors.Join(err, fmt.Errorf("%s lacks %d of the requests", c.Lines, report.LinesLost))
+	}
+	return err
+}
+
+// held is an error when not all is as demanded, or when a run that was ended before
+// its time cannot say.
+func held(r *loadgen.Report, demands []loadgen.Assert) error {
+	err := r.Check(demands)
+	if r.Interrupted && len(demands) > 0 {
+		err = errors.Join(err, errors.New("--assert: the run was ended before its time, and says nothing of the whole"))
 	}
 	return err
 }
