@@ -34,6 +34,7 @@ type Replica struct {
 	Index   int    // order for placement: with eta > 0 the lowest fills first
 
 	Adapters []string // LoRA adapters that it serves beside the model itself
+	Old      bool     // the model has changed since: another is to take its place
 }
 
 // DefaultBatchRows is how many rows one merged call has at most, unless the

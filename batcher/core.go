@@ -81,6 +81,7 @@ type Core struct {
 	order    *order
 	replicas []*replica // ready ones, Offline first, then by Index
 	shared   int        // how many of them are not Offline
+	renewing bool       // one of those is Old
 	byID     map[string]*replica
 	flying   []*Batch // calls at engines
 	redo     []*Batch // halves of refused calls, served first

@@ -188,6 +188,7 @@ func TestMissingAdapter(t *testing.T) {
 	up := func(offline bool, adapters ...string) Replica {
 		return Replica{ID: "a", Slots: 1, Shape: "s", Offline: offline, Adapters: adapters}
 	}
+	old := Replica{ID: "o", Slots: 1, Shape: "s", Index: 1, Old: true}
 	for _, tc := range []struct {
 		name     string
 		class    backends.Class
@@ -201,6 +202,9 @@ func TestMissingAdapter(t *testing.T) {
 		{"on its way, without it", 0, nil, "", []Replica{up(false)}, "fail no_replica"},
 		{"all gone for a moment", 0, nil, "", nil, ""},
 		{"only a lent one is ready", 0, []Replica{up(true)}, "", []Replica{up(true)}, ""},
+		{"of a reload, with it", 0, []Replica{old}, "", []Replica{up(false, "lora"), old}, "a:1/5 idle"},
+		{"of a reload under way", 0, []Replica{old}, "", []Replica{up(false), old}, ""},
+		{"of a reload, without it", 0, []Replica{old}, "", []Replica{up(false)}, "fail no_replica"},
 		{"of a batch job", backends.Offline, []Replica{up(false)}, "", []Replica{up(false, "lora")}, "a:1/5 idle"},
 	} {
 		c := NewCore(Options{Model: "m"})
@@ -217,6 +221,20 @@ func TestMissingAdapter(t *testing.T) {
 		if got := script(c.SetReplicas(t0, tc.after)); got != tc.then {
 			t.Errorf("%s: then %q, want %q", tc.name, got, tc.then)
 		}
+	}
+}
+
+// A reload that does not come to its end holds nobody longer than the queue does.
+func TestAdapterOfAReloadThatHangs(t *testing.T) {
+	c := NewCore(Options{Model: "m", QueueTimeout: ms(500)})
+	c.SetReplicas(t0, []Replica{{ID: "o", Slots: 1, Old: true}})
+	c.Arrive(t0, alone(t0, 5, backends.Placement{Adapter: "lora"}))
+	if !c.Wake().Equal(t0.Add(ms(500))) {
+		t.Errorf("wakes at %v, want the end of the queue's patience", c.Wake().Sub(t0))
+	}
+	acts := c.Tick(t0.Add(ms(500)))
+	if got := script(acts); got != "fail no_replica" || !strings.Contains(acts[0].Err.Error(), `"lora"`) {
+		t.Errorf("then %q, want no_replica, by its name", got)
 	}
 }
 

@@ -35,16 +35,17 @@ func (c *Core) serves(w *Work) bool {
 
 // lacks reports whether there are replicas for w, but none with its adapter: it
 // was taken out of the configuration, or its engines never had it, and waiting
-// helps nobody. Without a replica w waits for the one that is on its way, and a
-// row of a batch job waits in any case, since its job has hours.
+// helps nobody. Without a replica w waits for the one that is on its way, so it
+// does for the successor of an old one, which may have what this one lacks, and
+// a row of a batch job waits in any case, since its job has hours.
 func (c *Core) lacks(w *Work) bool {
-	return w.Place.Adapter != "" && w.Class != backends.Offline && c.shared > 0 && !c.serves(w)
+	return w.Place.Adapter != "" && w.Class != backends.Offline && c.shared > 0 && !c.renewing && !c.serves(w)
 }
 
 // unserved is why w fails that no replica may run.
 func (c *Core) unserved(w *Work) error {
 	err := backends.ErrUnavailable
-	if c.lacks(w) {
+	if w.Place.Adapter != "" && c.shared > 0 {
 		err = fmt.Errorf("no ready replica has adapter %q: %w", w.Place.Adapter, err)
 	}
 	return &backends.RetryError{Err: err, After: c.retryAfter(), Reason: backends.ReasonNoReplica}
@@ -59,7 +60,7 @@ func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
 	for _, r := range c.replicas {
 		r.gone = true
 	}
-	c.replicas, c.shared = c.replicas[:0], 0
+	c.replicas, c.shared, c.renewing = c.replicas[:0], 0, false
 	for _, n := range rs {
 		n.Slots = max(n.Slots, 1)
 		r := c.byID[n.ID]
@@ -71,6 +72,7 @@ func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
 		c.replicas = append(c.replicas, r)
 		if !r.Offline {
 			c.shared++
+			c.renewing = c.renewing || r.Old
 		}
 	}
 	for id, r := range c.byID {

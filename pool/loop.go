@@ -131,7 +131,7 @@ func (l *loop) publish(model string) {
 	for i, r := range rs {
 		if !rests[i] {
 			ready = append(ready, ReadyReplica{ID: r.info.ID, Index: index(r.info.ID), Backend: r.tracked,
-				Slots: r.model.Slots, Shape: r.info.Slice.Shape.Profile, Offline: r.info.Job != "", Adapters: r.adapters})
+				Slots: r.model.Slots, Shape: r.info.Slice.Shape.Profile, Offline: r.info.Job != "", Adapters: r.adapters, Old: l.stale(r)})
 		}
 	}
 	sortReady(ready)

@@ -69,6 +69,7 @@ type ReadyReplica struct {
 	Offline bool
 	// Adapters are those of its model's Adapters that the engine says it has.
 	Adapters []string
+	Old      bool // as Replica has it
 }
 
 // Replica is a replica's state as others see it.

@@ -31,6 +31,7 @@ func (p *Pool) SetModels(models []Model) error {
 		}
 		for name := range had {
 			l.renew(name)
+			l.publish(name) // which of them are old now
 		}
 		return nil
 	})

@@ -112,6 +112,45 @@ func TestSetModels(t *testing.T) {
 	}
 }
 
+// Whoever gets the replicas is told which of them are to be replaced: as soon as
+// the models change, and until the last is.
+func TestSetModelsTellsOfOldReplicas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := build(t, &script{load: time.Second})
+		publish, said := w.opt.Publish, []string{}
+		w.opt.Publish = func(model string, rs []ReadyReplica) {
+			publish(model, rs)
+			line := ""
+			for _, r := range rs {
+				line += fmt.Sprintf("%s %v ", r.ID, r.Old)
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if len(said) == 0 || said[len(said)-1] != line {
+				said = append(said, line)
+			}
+		}
+		for i := range 2 {
+			_, err := w.Start("m", gpu.Slice{ID: fmt.Sprintf("g0/s%d", i)}, "")
+			must(t, err)
+		}
+		time.Sleep(2 * time.Second)
+		w.mu.Lock()
+		said = nil
+		w.mu.Unlock()
+		must(t, w.SetModels([]Model{{Name: "m", Slots: 2, Adapters: []string{"lora"}}}))
+		time.Sleep(9 * time.Second)
+		synctest.Wait()
+		w.mu.Lock()
+		want := []string{"m-1 true m-2 true ", "m-1 true m-2 true m-3 false ", "m-2 true m-3 false ", "m-2 true m-3 false m-4 false ", "m-3 false m-4 false "}
+		if !slices.Equal(said, want) {
+			t.Errorf("published %q, want %q", said, want)
+		}
+		w.mu.Unlock()
+		must(t, w.Close(t.Context()))
+	})
+}
+
 // What serves nobody is stopped, not renewed; and a replica that is put to
 // sleep takes its successor with it.
 func TestSetModelsOfSleepers(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 // audio and no images, and says so.
 func TestWholeAPI(t *testing.T) {
 	dir := nodeModules(t)
-	conf := write(t, "aloft.yaml", fmt.Sprintf(`
+	text := fmt.Sprintf(`
 node: {devices: simulated}
 models:
   - name: stub
@@ -30,8 +30,9 @@ models:
     command: [node, %s, "{port}"]
     endpoints: [chat, responses, messages, rerank, score, classify, moderations, transcriptions, speech, images, tokenize, detokenize]
     replicas: {min: 1, max: 1}
-    adapters: [fr, de]
-`, filepath.Join(dir, "engine.mjs")))
+    adapters: [de]
+`, filepath.Join(dir, "engine.mjs"))
+	conf := write(t, "aloft.yaml", text)
 	s := start(t, t.TempDir(), nil, "--config", conf)
 	defer s.stop(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -83,11 +84,13 @@ models:
 			t.Errorf("%s: %s\nwant %s", name, got[name], want)
 		}
 	}
+	s.rewrite(t, conf, strings.Replace(text, "[de]", "[fr, de]", 1), `msg="configuration reloaded"`)
 	adapters(t, s)
 }
 
 // adapters asks for one that the engine lists, by name and alias, and for one
-// that it does not.
+// that it does not. Only the engine of the reload is known to have the first:
+// who asks for it waits for that one.
 func adapters(t *testing.T, s *instance) {
 	t.Helper()
 	for _, tt := range []struct {

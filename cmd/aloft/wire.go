@@ -121,7 +121,7 @@ func (s *serving) publish(model string, ready []pool.ReadyReplica) {
 	s.offline[model], s.adapters[model] = 0, nil
 	for _, r := range ready {
 		out = append(out, batcher.Replica{ID: r.ID, Backend: r.Backend, Slots: r.Slots, Offline: r.Offline, Shape: r.Shape, Index: r.Index,
-			Adapters: r.Adapters})
+			Adapters: r.Adapters, Old: r.Old})
 		s.adapters[model] = append(s.adapters[model], r.Adapters...)
 		if r.Offline {
 			s.offline[model]++
