@@ -94,22 +94,21 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// As soon as a batch is seen to have ended its input may go.
+// As soon as a batch is seen to have ended its input may go: here in the moment
+// in which its end is stored, and it is still listed as a reader.
 func TestInputOfAnEndedBatch(t *testing.T) {
-	m, _ := newManager(t, t.TempDir(), jobs.Options{Caller: caller(answer)})
-	for range 15 {
-		b, err := createBatch(m, rowsFile(1), "24h")
-		if err != nil {
-			t.Fatal(err)
+	var m *jobs.Manager
+	deleted := make(chan error, 1)
+	m, _ = newManager(t, t.TempDir(), jobs.Options{Caller: caller(answer), OnChange: func(j jobs.Job) {
+		if j.Batch.Status.Terminal() {
+			deleted <- m.DeleteFile(context.Background(), j.Batch.InputFile)
 		}
-		for !b.Status.Terminal() {
-			if b, err = m.Batch(t.Context(), b.ID); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := m.DeleteFile(t.Context(), b.InputFile); err != nil {
-			t.Fatal(err)
-		}
+	}})
+	if _, err := createBatch(m, rowsFile(1), "24h"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-deleted; err != nil {
+		t.Error(err)
 	}
 }
 
