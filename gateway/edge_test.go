@@ -352,6 +352,18 @@ func TestLife(t *testing.T) {
 		l.AfterFunc(func() { close(late) }) // what comes after the end runs at once
 		<-late
 	})
+	t.Run("a stop stops its own", func(t *testing.T) {
+		var l life
+		ran := false
+		stop := l.AfterFunc(func() { t.Error("ran although it was stopped") })
+		first := stop()
+		l.AfterFunc(func() { ran = true })
+		again := stop()
+		l.cancel(why)
+		if !first || again || !ran {
+			t.Errorf("stopped %v, then %v; the next one ran: %v", first, again, ran)
+		}
+	})
 	t.Run("at once", func(t *testing.T) {
 		for range 200 {
 			var l life

@@ -19,6 +19,7 @@ type life struct {
 	done  chan struct{}
 	after []*ending
 	slot  [1]*ending // the first place of after: most have one at a time
+	first ending     // of all: it is given out once, since who stops it may do so again
 }
 
 type ending struct{ f func() }
@@ -52,8 +53,12 @@ func (l *life) Done() <-chan struct{} {
 // AfterFunc calls f once l has ended, from the goroutine that ends it: f must
 // not block; if l is over, from a goroutine of its own. With it context needs no goroutine to make a child.
 func (l *life) AfterFunc(f func()) (stop func() bool) {
-	e := &ending{f}
 	l.mu.Lock()
+	e := &l.first
+	if e.f != nil {
+		e = new(ending)
+	}
+	e.f = f
 	over := l.cause != nil
 	if !over {
 		if l.after == nil {
