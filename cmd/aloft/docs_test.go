@@ -158,8 +158,8 @@ func TestDocsAPI(t *testing.T) {
 	page := read(t, "docs/api.md")
 	_, table, _ := strings.Cut(page, "## Errors")
 	table, _, _ = strings.Cut(table, "## Streams")
-	code := read(t, "gateway/fault.go") + read(t, "gateway/conns.go")
-	reasons := regexp.MustCompile(`(?m)^(?:const|\t)\s*reason[A-Za-z]+\s+= "([a-z_]+)"`).FindAllStringSubmatch(code, -1)
+	code := read(t, "gateway/fault.go") + read(t, "gateway/conns.go") + read(t, "backends/errors.go")
+	reasons := regexp.MustCompile(`(?m)^(?:const|\t)\s*[rR]eason[A-Za-z]+\s+= "([a-z_]+)"`).FindAllStringSubmatch(code, -1)
 	known := map[string]bool{}
 	for _, m := range reasons {
 		known[m[1]] = true
