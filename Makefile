@@ -18,7 +18,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 # them start real engines, and two at once on two cores would measure each other.
 GOTEST := go test -count=1 -shuffle=on -p 1 -timeout 10m $(if $(V),-v)
 
-.PHONY: help build engine check structure test race fuzz bench demo serve image image-nvml vuln clean
+.PHONY: help build engine check structure test race storm fuzz bench demo serve image image-nvml vuln clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,10 +42,14 @@ test: engine build race ## all tests, shuffled, with real engines; the core also
 	go build ./...
 	ALOFT_TEST_BINARY=$(CURDIR)/bin/aloft $(GOTEST) ./...
 
+storm: ## a million random requests against the batcher under the race detector, about ten minutes (STORM=n: so many)
+	go test -race -timeout 60m -run "TestStorm$$" ./batcher -storm $(STORM) -v
+
 race: engine
 	go build -race $(CORE)
 	$(GOTEST) -race $(CORE)
 
+STORM ?= 1000000
 FUZZTIME ?= 10s
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	@git grep -n '^func Fuzz' -- '*_test.go' | sed -E 's|^(.*)/[^/]*:[0-9]+:func (Fuzz[A-Za-z0-9_]*).*|\1 \2|' | while read -r dir name; do \

@@ -105,6 +105,7 @@ type ShapeFit struct {
 	Alpha, Beta float64 // seconds, seconds a token
 	Margin      float64 // promise = Margin * (Alpha + Beta*tokens)
 	Known       bool    // calls of different sizes were seen
+	Padded      bool    // calls cost rows x longest, not the sum
 	Samples     int
 	Knee        int     // K_eps, tokens
 	Largest     int     // K*, tokens
@@ -276,7 +277,7 @@ func (c *Core) shapes(s *Signals) {
 			largest = min(largest, max(f.Largest(c.opt.Target, c.shared), f.Knee()))
 		}
 		s.Fits = append(s.Fits, ShapeFit{
-			Shape: shape, Alpha: f.alpha, Beta: f.beta, Margin: f.margin, Known: f.Known(), Samples: f.samples,
+			Shape: shape, Alpha: f.alpha, Beta: f.beta, Margin: f.margin, Known: f.Known(), Padded: f.padded, Samples: f.samples,
 			Knee: f.Knee(), Largest: largest, Rate: float64(largest) / f.Seconds(largest), Replicas: replicas[shape],
 		})
 	}

@@ -95,7 +95,7 @@ type ReplicasConfig struct {
 // BatchConfig is for those who insist; everything has a measured default.
 type BatchConfig struct {
 	Off       bool          `yaml:"off"`
-	MaxRows   int           `yaml:"max_rows"`
+	MaxRows   int           `yaml:"max_batch_size"`
 	MaxTokens int           `yaml:"max_tokens"`
 	MaxDelay  time.Duration `yaml:"max_queue_delay"`
 	MaxQueue  int           `yaml:"max_queue"`

@@ -339,8 +339,8 @@ func (d *demo) textRate(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	for _, m := range s.Models {
-		if m.Name == "aloft-encoder" && m.Knee > 0 {
-			return min(m.Knee/d.perText, 1.5*d.texts), nil
+		if m.Name == "aloft-encoder" && len(m.Batching.Fits) > 0 {
+			return min(m.Batching.Fits[0].Rate/d.perText, 1.5*d.texts), nil
 		}
 	}
 	return 0, fmt.Errorf("the server has measured no rate for aloft-encoder")

@@ -210,10 +210,7 @@ type ModelStatus struct {
 	Rate     float64        `json:"requests_per_s"`
 	Queue    map[string]int `json:"queue"` // by class
 	Eta      float64        `json:"eta"`
-	Batch    float64        `json:"batch_rows"` // mean of recent calls
-	Alpha    float64        `json:"alpha_ms"`
-	Beta     float64        `json:"beta_us_per_token"`
-	Knee     float64        `json:"tokens_per_s_at_knee"`
+	Batching BatchStatus    `json:"batching"`
 }
 
 // JobStatus is one unfinished job.
@@ -287,13 +284,9 @@ func (s *server) modelStatus(m *served, n arbiter.Numbers) ModelStatus {
 	sig := m.batcher.Signals(time.Now())
 	ms := ModelStatus{Name: m.Name, State: string(s.serving.state(m.Name, "")), Level: n.Level, Need: n.Need, Fast: n.Fast, Have: n.Have,
 		Headroom: n.Room, P99: 1000 * sig.First.P99.Seconds(), Target: 1000 * m.Target.Seconds(), Rate: sig.Load.Requests,
-		Queue: map[string]int{}, Eta: sig.Eta, Batch: sig.Calls.Rows}
+		Queue: map[string]int{}, Eta: sig.Eta, Batching: batchStatus(sig)}
 	for c := range backends.Classes {
 		ms.Queue[c.String()] = sig.Class[c].Queue
-	}
-	if len(sig.Fits) > 0 {
-		f := sig.Fits[0]
-		ms.Alpha, ms.Beta, ms.Knee = 1000*f.Alpha, 1e6*f.Beta, f.Rate
 	}
 	return ms
 }

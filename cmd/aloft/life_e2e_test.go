@@ -37,7 +37,7 @@ models:
     shape: 1g.10gb
     replicas: {min: 1, max: 2}
     law: {alpha: 30ms, beta: 100us}
-    batch: {max_rows: 4}
+    batch: {max_batch_size: 4}
 arbiter:
   guard: 100ms
   plan: 500ms

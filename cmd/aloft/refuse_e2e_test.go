@@ -84,7 +84,7 @@ func TestServeRefuses(t *testing.T) {
 		{name: "more least than most", conf: swap("min: 1", "min: 3"), want: "line 11|min 3, max 2"},
 		{name: "negative context", conf: tiny + "    context: -1\n", want: "line |context"},
 		{name: "negative slots", conf: tiny + "    slots: -1\n", want: "line |slots"},
-		{name: "negative batch", conf: tiny + "    batch: {max_rows: -1}\n", want: "max"},
+		{name: "negative batch", conf: tiny + "    batch: {max_batch_size: -1}\n", want: "max"},
 		{name: "negative queue", conf: tiny + "    batch: {max_queue: -1}\n", want: "max"},
 		{name: "negative law", conf: swap("alpha: 5ms", "alpha: -5ms"), want: "line 12|alpha"},
 		{name: "negative memory", conf: swap("layout", "bytes: -1\n      layout"), want: "line |-1"},

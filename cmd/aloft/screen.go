@@ -33,6 +33,10 @@ func screen(s Status) string {
 		fmt.Fprintf(&b, "%-14s %6.1f %6d %6d %6.0f ms %5.0f ms %9s %6d %5d\n", m.Name, m.Rate, m.Fast, m.Have, m.P99, m.Target, room,
 			m.Queue["interactive"]+m.Queue["standard"], m.Queue["offline"])
 	}
+	fmt.Fprintf(&b, "\n%-14s %-12s %10s %11s %6s %6s %7s %8s %6s %5s\n", "batcher", "shape", "call", "token", "margin", "knee", "largest", "tokens/s", "rows", "eta")
+	for _, m := range s.Models {
+		m.Batching.draw(&b, m)
+	}
 	if len(s.Jobs) > 0 {
 		fmt.Fprintln(&b)
 	}

@@ -148,5 +148,5 @@ func (s *server) gauges(m metric.Meter) error {
 		}
 		return nil
 	}, share, ratio, slicesN, room, need, queue, moves, conns, turned, rows, cost)
-	return err
+	return errors.Join(err, s.meterBatching(m))
 }
