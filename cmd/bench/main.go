@@ -30,6 +30,7 @@ var benchmarks = []benchmark{
 	{"chat", "chat tokens/s at 1, 4 and 16 streams", chat},
 	{"overhead", "latency that the gateway adds to the engine's", overhead},
 	{"gateway", "throughput, latency and memory of the gateway beside a bare proxy, nginx and Portkey", gateways},
+	{"batcher", "goodput of the batcher beside other ways to batch, in virtual time, over HTTP and before the real engine", batchers},
 	{"loadgen", "what the load generator can send, and what others report of a stalled server", loadgens},
 	{"starts", "cold start and wake of a replica, start-up of `aloft serve`", starts},
 }

@@ -14,6 +14,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"aloft/sim/batching"
 )
 
 // result is what one benchmark found.
@@ -39,6 +41,8 @@ type mark struct {
 	Value float64 `json:"value"`
 	Mark  string  `json:"mark"`
 	OK    bool    `json:"ok"`
+	// Between are the ends of the 95 % interval, where there is one.
+	Between []float64 `json:"between,omitempty"`
 }
 
 func (r *result) row(cells ...string) { r.rows = append(r.rows, cells) }
@@ -60,6 +64,35 @@ func (r *result) atLeast(name string, v, want float64) {
 // atMost adds a figure with an upper mark.
 func (r *result) atMost(name string, v, want float64) {
 	r.marks = append(r.marks, mark{Name: name, Value: round(v), Mark: fmt.Sprintf("<= %v", want), OK: v <= want})
+}
+
+// measuredIn, atLeastIn and atMostIn add a figure with its interval; the estimate
+// is judged.
+func (r *result) measuredIn(name string, v batching.Interval) {
+	r.measured(name, v.Value)
+	r.between(v)
+}
+
+func (r *result) atLeastIn(name string, v batching.Interval, want float64) {
+	r.atLeast(name, v.Value, want)
+	r.between(v)
+}
+
+func (r *result) atMostIn(name string, v batching.Interval, want float64) {
+	r.atMost(name, v.Value, want)
+	r.between(v)
+}
+
+func (r *result) between(v batching.Interval) {
+	r.marks[len(r.marks)-1].Between = []float64{round(v.Low), round(v.High)}
+}
+
+// show writes the figure and, where there is one, its interval.
+func (m mark) show() string {
+	if m.Between == nil {
+		return fmt.Sprint(m.Value)
+	}
+	return fmt.Sprintf("%v (%v to %v)", m.Value, m.Between[0], m.Between[1])
 }
 
 // round keeps four digits: no figure here is known better.
@@ -128,7 +161,7 @@ func (r *result) section() string {
 			verdict = "**missed**"
 		}
 		if m.Mark != "" {
-			promised = append(promised, []string{m.Name, fmt.Sprint(m.Value), m.Mark, verdict})
+			promised = append(promised, []string{m.Name, m.show(), m.Mark, verdict})
 		}
 	}
 	if len(promised) == 0 {

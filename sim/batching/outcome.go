@@ -25,17 +25,32 @@ type Outcome struct {
 	Share
 	Late, Shed, Left          int
 	OfferedTokens, GoodTokens int
-	Tenants                   map[string]*Share
-	Deciles                   [10]Share     // by length, shortest first
-	Busy                      time.Duration // of all replicas, by calls that count
+	Tenants                   map[string]*Share // those with names
+	Deciles                   [10]Share         // by length, shortest first
+	Busy                      time.Duration     // of all replicas, by calls that count
 	Calls, Rows               int
-	Last                      time.Duration // end of the last call
+	// Windows are Parts equal stretches of the counted time, by when requests
+	// arrived and calls began.
+	Windows [Parts]Window
 
 	world     World
 	reqs      []Request
 	state     []state
-	decile    []int
+	decile    []uint8
 	latencies []time.Duration
+	span      time.Duration // in which arrivals count
+	buf       [6]*Share
+}
+
+// Parts is into how many windows a run is cut, for intervals.
+const Parts = 10
+
+// Window is what became of what arrived, and what ran, in a stretch of a run.
+type Window struct {
+	Share
+	Longest Share // of them the tenth with the most tokens
+	Tenants map[string]*Share
+	Busy    time.Duration
 }
 
 type state uint8
@@ -45,30 +60,71 @@ const (
 	closed
 )
 
-func newOutcome(w World, reqs []Request) *Outcome {
-	o := &Outcome{world: w, reqs: reqs, state: make([]state, len(reqs)), decile: make([]int, len(reqs)), Tenants: map[string]*Share{}}
-	order := make([]int, len(reqs))
-	for i := range order {
-		order[i] = i
+func newOutcome(w World, reqs []Request, decile []uint8) *Outcome {
+	o := &Outcome{world: w, reqs: reqs, state: make([]state, len(reqs)), decile: decile, Tenants: map[string]*Share{}}
+	if len(reqs) > 0 {
+		o.span = max(1, reqs[len(reqs)-1].At-w.Warm)
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return reqs[a].Tokens - reqs[b].Tokens })
-	order = slices.DeleteFunc(order, func(i int) bool { return reqs[i].At < w.Warm })
-	for rank, i := range order {
-		o.decile[i] = rank * 10 / len(order)
-	}
-	for _, i := range order {
-		q := reqs[i]
-		t := o.Tenants[q.Tenant]
-		if t == nil {
-			t = &Share{}
-			o.Tenants[q.Tenant] = t
+	for i, q := range reqs {
+		if q.At >= w.Warm {
+			o.offer(i, 1)
 		}
-		t.Offered++
-		o.Offered++
-		o.Deciles[o.decile[i]].Offered++
-		o.OfferedTokens += q.Tokens
 	}
 	return o
+}
+
+// deciles ranks what counts by length, shortest tenth 0.
+func deciles(w World, reqs []Request) []uint8 {
+	out := make([]uint8, len(reqs))
+	var order []int
+	for i, q := range reqs {
+		if q.At >= w.Warm {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return reqs[a].Tokens - reqs[b].Tokens })
+	for rank, i := range order {
+		out[i] = uint8(rank * 10 / len(order))
+	}
+	return out
+}
+
+// offer counts request i, or (n = -1) no longer does.
+func (o *Outcome) offer(i, n int) {
+	for _, s := range o.shares(i) {
+		s.Offered += n
+	}
+	o.OfferedTokens += n * o.reqs[i].Tokens
+}
+
+// shares is where request i is counted.
+func (o *Outcome) shares(i int) []*Share {
+	q := o.reqs[i]
+	w := o.window(q.At)
+	all := append(o.buf[:0], &o.Share, &w.Share, &o.Deciles[o.decile[i]])
+	if int(o.decile[i]) == len(o.Deciles)-1 {
+		all = append(all, &w.Longest)
+	}
+	if q.Tenant != "" {
+		all = append(all, of(&o.Tenants, q.Tenant), of(&w.Tenants, q.Tenant))
+	}
+	return all
+}
+
+func of(tenants *map[string]*Share, name string) *Share {
+	s := (*tenants)[name]
+	if s == nil {
+		if *tenants == nil {
+			*tenants = map[string]*Share{}
+		}
+		s = &Share{}
+		(*tenants)[name] = s
+	}
+	return s
+}
+
+func (o *Outcome) window(at time.Duration) *Window {
+	return &o.Windows[min(int(Parts*(at-o.world.Warm)/o.span), Parts-1)]
 }
 
 // close ends request i; false if it had ended.
@@ -92,10 +148,10 @@ func (o *Outcome) answered(now time.Time, w *batcher.Work) {
 		o.Late++
 		return
 	}
-	o.Good++
+	for _, s := range o.shares(i) {
+		s.Good++
+	}
 	o.GoodTokens += o.reqs[i].Tokens
-	o.Tenants[o.reqs[i].Tenant].Good++
-	o.Deciles[o.decile[i]].Good++
 }
 
 func (o *Outcome) failed(_ time.Time, w *batcher.Work) {
@@ -113,11 +169,7 @@ func (o *Outcome) left(_ time.Time, w *batcher.Work) bool {
 		return true
 	}
 	o.Left++
-	q := o.reqs[i]
-	o.Offered--
-	o.OfferedTokens -= q.Tokens
-	o.Tenants[q.Tenant].Offered--
-	o.Deciles[o.decile[i]].Offered--
+	o.offer(i, -1)
 	return true
 }
 
@@ -127,7 +179,15 @@ func (o *Outcome) called(b *batcher.Batch, took time.Duration) {
 	}
 	o.Calls++
 	o.Rows += b.Rows
-	o.Busy += took
+	o.busy(b, took)
+}
+
+// busy counts replica time of a call: what it takes, and what it is spared.
+func (o *Outcome) busy(b *batcher.Batch, took time.Duration) {
+	if at := b.At.Sub(epoch); at >= o.world.Warm {
+		o.Busy += took
+		o.window(at).Busy += took
+	}
 }
 
 // Quantile of the latencies of what was answered; 0 when nothing was.
@@ -155,4 +215,9 @@ func (o *Outcome) Unanswered() (n int) {
 		}
 	}
 	return n
+}
+
+// forget drops what is only needed to count.
+func (o *Outcome) forget() {
+	o.reqs, o.state, o.decile, o.latencies = nil, nil, nil, nil
 }

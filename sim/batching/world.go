@@ -98,9 +98,17 @@ type event struct {
 
 // Simulate lets requests, in order of arrival, meet policy in world.
 func Simulate(w World, policy Policy, reqs []Request) *Outcome {
+	return simulate(w, policy, reqs, deciles(w, reqs))
+}
+
+// together is how many works are allocated at once.
+const together = 256
+
+// simulate is told the deciles, which are the same for every policy.
+func simulate(w World, policy Policy, reqs []Request, decile []uint8) *Outcome {
 	r := &run{World: w, policy: policy, reqs: reqs, now: epoch, flying: map[*batcher.Batch]*event{},
-		rand: rand.New(rand.NewPCG(w.Seed, 1)), outcome: newOutcome(w, reqs)}
-	works := make([]batcher.Work, len(reqs))
+		rand: rand.New(rand.NewPCG(w.Seed, 1)), outcome: newOutcome(w, reqs, decile)}
+	var works []batcher.Work
 	tokens := make([]int, len(reqs))
 	next := 0
 	for {
@@ -113,7 +121,11 @@ func Simulate(w World, policy Policy, reqs []Request) *Outcome {
 		case arrival:
 			q := &reqs[next]
 			tokens[next] = q.Tokens
-			w := &works[next]
+			if len(works) == 0 {
+				works = make([]batcher.Work, together)
+			}
+			w := &works[0]
+			works = works[1:]
 			*w = batcher.Work{Class: q.Class, Tenant: q.Tenant, RowTokens: tokens[next : next+1], Arrival: at, Load: next}
 			next++
 			if q.Leaves > 0 {
@@ -174,7 +186,7 @@ func (r *run) apply(acts []batcher.Action) {
 			r.outcome.failed(r.now, a.Work)
 		case batcher.Abort:
 			e := r.flying[a.Batch]
-			r.outcome.Busy -= e.at.Sub(r.now)
+			r.outcome.busy(a.Batch, r.now.Sub(e.at))
 			e.at, e.took = r.now, -1
 			heap.Fix(&r.events, e.pos)
 		}
