@@ -10,8 +10,8 @@ import (
 // recent answers were long, within the bound that the caller set.
 func (c *Core) expected(w *Work) int {
 	output := int(c.output.mean)
-	if w.Output > 0 {
-		output = min(output, w.Output)
+	if w.Output != 0 {
+		output = min(output, max(w.Output, 0))
 	}
 	return w.tokens() + output
 }
@@ -31,7 +31,11 @@ func (c *Core) admit(now time.Time) {
 		if w == nil {
 			break
 		}
-		r, avoided := c.slot(now, w)
+		if c.tooLate(now, w) {
+			c.giveUp(now, w, DropHopeless, &backends.RetryError{Err: backends.ErrOverloaded, After: c.retryAfter(), Reason: backends.ReasonLate})
+			continue
+		}
+		r, why, avoided := c.slot(now, w)
 		switch {
 		case r != nil:
 			b := lead(w)
@@ -43,6 +47,7 @@ func (c *Core) admit(now time.Time) {
 				c.affinity.saw(w.Place, r.ID)
 			}
 			c.start(now, r, b)
+			continue
 		case avoided && len(c.hidden) < maxMisfits:
 			hide(w)
 			c.hidden = append(c.hidden, w)
@@ -51,25 +56,34 @@ func (c *Core) admit(now time.Time) {
 		default: // serving classes share their replicas: none is free for the other either
 			w.lane.stuck[0] = true
 		}
+		if why < Holds {
+			c.hold(why)
+		}
 	}
 	for _, w := range c.hidden {
 		show(w)
 	}
 }
 
-// takes reports whether w may start on r now, and whether only a fault of r's
-// keeps it off.
-func (c *Core) takes(now time.Time, w *Work, r *replica) (ok, avoided bool) {
+// takes is why w may not start on r now; Holds: it may.
+func (c *Core) takes(now time.Time, w *Work, r *replica) Hold {
 	offline := w.Class == backends.Offline
 	switch {
-	case !r.open(now), r.Offline && !offline, !r.has(w.Place.Adapter):
-		return false, false
+	case !r.has(w.Place.Adapter):
+		return HoldAdapter
+	case !r.open(now), r.Offline && !offline:
+		return HoldSlots
 	case w.avoid.id == r.ID && now.Before(w.avoid.until):
 		c.wakeAt(w.avoid.until)
-		return false, true
+		return HoldAvoid
 	}
-	reserved := (r.Slots + reservedSlots - 2) / reservedSlots
-	return !offline || r.Offline || c.offlineRows < c.offlineLimit && r.busy < r.Slots-reserved, false
+	if reserved := (r.Slots + reservedSlots - 2) / reservedSlots; offline && !r.Offline && (c.offlineRows >= c.offlineLimit || r.busy >= r.Slots-reserved) {
+		return HoldOffline
+	}
+	if c.opt.Merge {
+		return Holds
+	}
+	return c.full(now, w, r)
 }
 
 // slot picks the replica that w starts on: the one with the fewest outstanding
@@ -77,14 +91,18 @@ func (c *Core) takes(now time.Time, w *Work, r *replica) (ok, avoided bool) {
 // leaves high ones free to be lent; the one that knows its session or prefix
 // where that costs little. start reserves it in the same step, so that requests
 // of one moment do not all choose the same.
-func (c *Core) slot(now time.Time, w *Work) (best *replica, avoided bool) {
+func (c *Core) slot(now time.Time, w *Work) (best *replica, why Hold, avoided bool) {
 	var least *replica
+	why = Holds
 	own := c.expected(w)
 	for _, r := range c.replicas {
-		ok, avoids := c.takes(now, w, r)
-		avoided = avoided || avoids
+		held := c.takes(now, w, r)
+		avoided = avoided || held == HoldAvoid
+		if why == Holds || held > why {
+			why = held
+		}
 		switch {
-		case !ok:
+		case held < Holds:
 		case least == nil:
 			best, least = r, r
 		case least.Offline && !r.Offline:
@@ -101,5 +119,5 @@ func (c *Core) slot(now time.Time, w *Work) (best *replica, avoided bool) {
 			c.calls.Affine++
 		}
 	}
-	return best, avoided
+	return best, why, avoided
 }

@@ -68,7 +68,7 @@ func (c *Core) affine(now time.Time, w *Work, least *replica) *replica {
 		if r == nil || r.gone || c.eta > 0 && r.busy == 0 {
 			return nil
 		}
-		if ok, _ := c.takes(now, w, r); !ok {
+		if c.takes(now, w, r) < Holds {
 			return nil
 		}
 		// Affinity without a bound ends in timeouts (AIBrix 842): an average request

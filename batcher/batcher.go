@@ -33,6 +33,9 @@ type Replica struct {
 	Shape   string // key of the service-time fit: replicas of one shape share it
 	Index   int    // order for placement: with eta > 0 the lowest fills first
 
+	// KVTokens is what its KV cache holds; 0 = what its engine says, else no limit.
+	KVTokens int
+
 	Adapters []string // LoRA adapters that it serves beside the model itself
 	Old      bool     // the model has changed since: another is to take its place
 }
@@ -221,6 +224,12 @@ func (b *Batcher) await(ctx context.Context, t *ticket) (*backends.Reply, error)
 func (b *Batcher) SetReplicas(rs []Replica) {
 	rs = append([]Replica(nil), rs...)
 	b.do(func(now time.Time) []Action { return b.core.SetReplicas(now, rs) })
+}
+
+// SetReading states what the engine of a replica says of itself now. An engine
+// that has said something once, and then nothing for 3 s, counts as full.
+func (b *Batcher) SetReading(replica string, said backends.Reading) {
+	b.do(func(now time.Time) []Action { return b.core.SetReading(now, replica, said) })
 }
 
 // SetEta sets the batcher's patience: 0 sends at once, 1 waits as long as the

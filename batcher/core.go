@@ -108,6 +108,7 @@ func NewCore(o Options) *Core {
 		fits: map[string]*Fit{}, offlineLimit: math.MaxInt,
 	}
 	c.arrivedTokens.over, c.refused.over = 100, 200
+	c.outputs, c.trust = newOutputs(outputTenants), 1
 	if c.opt.Affinity {
 		c.affinity = newAffinity(affinityEntries)
 	}
@@ -222,12 +223,16 @@ func (c *Core) close(w *Work) {
 func (c *Core) First(now time.Time, b *Batch, took time.Duration) []Action {
 	c.acts = c.acts[:0]
 	c.began(now, b, took)
-	return c.acts
+	if c.opt.Merge || len(c.order.expiries) == 0 {
+		return c.acts
+	}
+	return c.settle(now) // its prompt is read: the next one's turn
 }
 
 func (c *Core) began(now time.Time, b *Batch, took time.Duration) {
 	w := b.Segs[0].Work
 	b.begun = true
+	b.replica.prefilled(b)
 	c.hedges.first(now, b)
 	if t := b.twin; t != nil {
 		t.lost, t.twin, b.twin = true, nil, nil
@@ -249,15 +254,21 @@ func (c *Core) began(now time.Time, b *Batch, took time.Duration) {
 	if w.Class == backends.Interactive {
 		c.first.add(now, at.Sub(w.Arrival))
 	}
-	if at.After(w.due) {
+	late := at.After(w.due)
+	if late {
 		c.order.classes[w.Class].count.Late++
 	}
+	c.trusted(b, late)
 }
 
 // learn feeds the fit, once the replica is no longer new.
 func (c *Core) learn(b *Batch, took time.Duration) {
 	if b.At.Sub(b.replica.since) >= settling {
-		b.replica.fit.Observe(b.size(), took)
+		size := b.size()
+		if b.ahead > 0 { // a first token waits for the prompts before its own
+			size = Size{Rows: 1, Tokens: b.Tokens + b.ahead, Longest: b.Tokens + b.ahead}
+		}
+		b.replica.fit.Observe(size, took)
 	}
 }
 
@@ -331,6 +342,7 @@ func (c *Core) land(now time.Time, b *Batch) {
 	r := b.replica
 	r.busy--
 	r.tokens -= b.load
+	r.stand(b)
 	if r.busy == 0 {
 		r.free = now
 	}
@@ -479,9 +491,6 @@ func (c *Core) giveUp(now time.Time, w *Work, why Drop, err error) {
 	c.close(w)
 	c.fail(w, fmt.Errorf("waited %v: %w", now.Sub(w.Arrival).Round(time.Millisecond), err))
 }
-
-// hold counts that work waits although a replica is free.
-func (c *Core) hold(why Hold) { c.calls.Holds[why]++ }
 
 func (c *Core) wakeAt(at time.Time) {
 	if c.wake.IsZero() || at.Before(c.wake) {

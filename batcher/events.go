@@ -29,6 +29,7 @@ const (
 	evCancel
 	evFirst
 	evDone
+	evStreamed // result.Output tokens so far
 )
 
 // ticket is one Submit: its place in the core and the way to answer it.
@@ -96,6 +97,9 @@ func newTicket(ctx context.Context, o Options, r *backends.Request) *ticket {
 	}
 	if alone {
 		w.Alone, w.Unary = true, !r.Stream
+		if !r.Endpoint.Generates() {
+			w.Output = -1
+		}
 		t.tokens[0] = r.Tokens
 		w.RowTokens = t.tokens[:]
 		if o.Hedge && w.Unary && w.Class != backends.Offline {
@@ -201,6 +205,8 @@ func (b *Batcher) handle(now time.Time, e event) []Action {
 		return b.core.Cancel(now, e.work)
 	case evFirst:
 		return b.core.First(now, e.batch, e.first)
+	case evStreamed:
+		return b.core.Streamed(now, e.batch, e.result.Output)
 	}
 	if w := b.calls[e.batch]; w != nil {
 		delete(b.calls, e.batch)

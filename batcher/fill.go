@@ -356,6 +356,7 @@ func (c *Core) start(now time.Time, r *replica, b *Batch) {
 	}
 	r.busy++
 	r.tokens += b.load
+	c.sit(now, r, b)
 	if !b.Replica.Offline {
 		c.offlineRows += b.OfflineRows
 	}

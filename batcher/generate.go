@@ -119,8 +119,10 @@ func (s *slot) Read(p []byte) (int, error) {
 // read counts what was read, and frees the slot at the end.
 func (s *slot) read(n int, err error) {
 	if n > 0 {
-		s.events.Add(1)
 		s.bytes.Add(int64(n))
+		if tokens := s.events.Add(1); s.stream && tokens%streamStep == 0 {
+			s.b.tell(event{kind: evStreamed, batch: s.batch, result: Result{Output: int(tokens)}})
+		}
 	}
 	if err != nil {
 		s.release()

@@ -96,7 +96,7 @@ func (c *Core) hedge(now time.Time) {
 // other is the least loaded replica with room besides b's own.
 func (c *Core) other(now time.Time, b *Batch) (best *replica) {
 	for _, r := range c.replicas {
-		if ok, _ := c.takes(now, b.Segs[0].Work, r); !ok || r == b.replica {
+		if r == b.replica || c.takes(now, b.Segs[0].Work, r) < Holds {
 			continue
 		}
 		if best == nil || r.tokens*best.Slots < best.tokens*r.Slots {
@@ -119,6 +119,7 @@ func (c *Core) second(now time.Time, b *Batch, r *replica) {
 	class.inFlightTok += t.Tokens
 	r.busy++
 	r.tokens += t.load
+	c.sit(now, r, t)
 	c.fly(t)
 	c.calls.Hedged++
 	c.acts = append(c.acts, Action{Kind: Hedge, Batch: t})

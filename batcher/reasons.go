@@ -18,7 +18,8 @@ func (r Reason) String() string {
 	return [...]string{"idle", "full", "knee", "deadline", "drain", "none"}[min(r, Reasons)]
 }
 
-// Hold says why a free replica was left without work that waits.
+// Hold says why work waits: a free replica was left without it, or none was free.
+// Of several reasons the last in order counts.
 type Hold uint8
 
 // The reasons to hold.
@@ -27,13 +28,22 @@ const (
 	HoldDelay                // the fixed max_queue_delay
 	HoldAvoid                // the only replica just failed this very work
 	HoldOffline              // offline rows are at their limit
+	HoldAdapter              // generation, from here on: no replica has the adapter
+	HoldSlots                // every slot is taken
+	HoldStale                // the engine's own figures are stale
+	HoldEngine               // requests wait inside the engine
+	HoldKV                   // its KV cache is promised
+	HoldPrefill              // it has too many prompts to read first
 	Holds                    // how many there are
 )
 
 // String returns the word for metrics and logs.
 func (h Hold) String() string {
-	return [...]string{"patience", "delay", "avoid", "offline_limit", "none"}[min(h, Holds)]
+	return [...]string{"patience", "delay", "avoid", "offline_limit", "adapter", "slots", "stale", "engine_queue", "kv", "prefill", "none"}[min(h, Holds)]
 }
+
+// hold counts that work waits.
+func (c *Core) hold(why Hold) { c.calls.Holds[why]++ }
 
 // Drop says why a request was refused, or given up, without an engine's answer.
 type Drop uint8

@@ -19,6 +19,7 @@ type replica struct {
 	tokens int       // at the engine
 	gone   bool      // no longer ready; runs out
 	rests  time.Time // it declined a call; no other until then
+	engineState
 }
 
 // has reports whether the replica serves the adapter.

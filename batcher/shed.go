@@ -48,7 +48,12 @@ func (c *Core) refuse(now time.Time, w *Work) bool {
 // false when it would not, when there is nothing to predict from, or when even an
 // idle replica would be too slow: then refusing helps nobody.
 func (c *Core) late(now time.Time, w *Work) (excess time.Duration, ok bool) {
-	if w.Alone || w.Class == backends.Offline || c.opt.Target == 0 || c.opt.Off {
+	switch {
+	case w.Class == backends.Offline || c.opt.Target == 0 || c.opt.Off:
+		return 0, false
+	case !c.opt.Merge:
+		return c.lateFirst(now, w)
+	case w.Alone:
 		return 0, false
 	}
 	for _, r := range c.replicas {
@@ -93,21 +98,10 @@ func (c *Core) capacity() (rate float64, full time.Duration, known bool) {
 	return rate / max(1, c.padding.mean), full, known
 }
 
-// backlog is how many tokens are served before w would be: what its class and
-// those above have waiting, or what its tenant has in its share, if that is less.
+// backlog is how many tokens are served before w would be.
 func (c *Core) backlog(w *Work) int {
-	whole := 0
-	for class := backends.Interactive; class <= w.Class; class++ {
-		whole += c.order.classes[class].tokens
-	}
-	class := &c.order.classes[w.Class]
-	own, active := 0, class.active
-	if a := class.accounts[w.Tenant]; a != nil && a.queued > 0 {
-		own = a.tokens
-	} else {
-		active++
-	}
-	return min(whole, own*active)
+	_, tokens := c.before(w)
+	return tokens
 }
 
 // thin makes room where more waits than can be answered in time: it gives up what

@@ -32,6 +32,7 @@ type Signals struct {
 	SlotSeconds              float64 // generation: mean time that a request holds its slot
 	OutputTokens             float64 // generation: mean tokens generated, as far as known
 	Calls                    CallSignals
+	Engines                  EngineSignals
 	Eta                      float64
 	OfflineLimit, OfflineRow int // bound and present number of offline rows in flight on shared replicas
 }
@@ -120,6 +121,10 @@ type meter struct {
 	serving, offline       arrivals
 	batchRows, batchTokens average
 	slotSeconds, output    average
+	kvTokens               average // of a generation's cache, as expected
+	growing                []growth
+	trust                  float64  // share of its spare time that a predicted wait may take
+	outputs                *outputs // generation
 	scratch                []*replica
 	hidden, skipped        []*Work
 	padding                average // cost of a call over its tokens: above 1 where engines pad
@@ -224,8 +229,11 @@ func (c *Core) generated(now time.Time, b *Batch, r Result) {
 	w := b.Segs[0].Work
 	took := now.Sub(b.At)
 	c.slotSeconds.add(took.Seconds())
-	c.output.add(float64(r.Output))
-	c.order.charge(w, 2*float64(r.Output)) // an output token costs about two prompt tokens (VTC's weights)
+	if w.Output >= 0 {
+		c.output.add(float64(r.Output))
+		c.outputs.add(w.Tenant, r.Output)
+		c.wrote(b, r.Output)
+	}
 	if w.Class == backends.Interactive {
 		c.rest.add(now, took-b.first)
 	}
@@ -251,6 +259,7 @@ func (c *Core) Signals(now time.Time) Signals {
 	for _, w := range c.order.expiries {
 		s.Class[w.Class].OldestWait = max(s.Class[w.Class].OldestWait, now.Sub(w.Arrival))
 	}
+	s.Engines = c.engines(now)
 	c.shapes(&s)
 	return s
 }

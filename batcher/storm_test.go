@@ -248,7 +248,7 @@ func TestGenerationStorm(t *testing.T) {
 		var rs []Replica
 		var open []*stream
 		for i := range 3 {
-			rs = append(rs, Replica{ID: fmt.Sprint("r", i), Slots: slots, Shape: "s", Index: i, Offline: i == 2, Backend: scripted(func(ctx context.Context) (*backends.Reply, error) {
+			rs = append(rs, Replica{ID: fmt.Sprint("r", i), Slots: slots, Shape: "s", Index: i, Offline: i == 2, KVTokens: i * 500, Backend: scripted(func(ctx context.Context) (*backends.Reply, error) {
 				select {
 				case <-time.After(time.Duration(roll(5)) * time.Millisecond):
 				case <-ctx.Done():
@@ -262,15 +262,23 @@ func TestGenerationStorm(t *testing.T) {
 				case 2:
 					return reply(400, "no"), nil
 				}
-				s := &stream{ctx: ctx, left: roll(20)}
+				s := &stream{ctx: ctx, left: roll(20) + roll(10)/9*200}
 				mu.Lock()
 				open = append(open, s)
 				mu.Unlock()
 				return &backends.Reply{Status: 200, ContentType: "text/event-stream", Body: s}, nil
 			})})
 		}
-		b := start(t, Options{Model: "m", MaxQueue: 1000, QueueTimeout: time.Second}, rs...)
+		b := start(t, Options{Model: "m", MaxQueue: 1000, QueueTimeout: time.Second, Target: 200 * time.Millisecond}, rs...)
 		var wg sync.WaitGroup
+		over, stopReading := context.WithCancel(t.Context())
+		var reading sync.WaitGroup
+		reading.Go(func() { // engines speak, and fall silent
+			for over.Err() == nil {
+				b.SetReading(fmt.Sprint("r", roll(4)), backends.Reading{Running: roll(5), Waiting: roll(5), KVTokens: roll(2) * 400, KVUsage: float64(roll(12)) / 10})
+				time.Sleep(time.Duration(roll(100)+roll(50)/49*4000) * time.Millisecond)
+			}
+		})
 		for i := range 60 {
 			wg.Go(func() {
 				for range 20 {
@@ -291,12 +299,31 @@ func TestGenerationStorm(t *testing.T) {
 					if s := b.Signals(time.Now()); s.BusySlots > s.Slots {
 						t.Errorf("%d of %d slots busy; replay with -seed=%d", s.BusySlots, s.Slots, *seed)
 					}
+					b.mu.Lock()
+					for _, r := range b.core.byID {
+						kv := 0
+						for _, s := range r.seats {
+							kv += s.cache()
+						}
+						if kv != r.kv || len(r.seats) != r.busy || len(r.prefills) > r.busy {
+							t.Errorf("%s: %d calls, %d seats, %d prompts, %d tokens promised, %d by the seats; replay with -seed=%d", r.ID, r.busy, len(r.seats), len(r.prefills), r.kv, kv, *seed)
+						}
+					}
+					b.mu.Unlock()
 					cancel(nil)
 				}
 			})
 		}
 		wg.Wait()
+		stopReading()
+		reading.Wait()
 		s := b.Signals(time.Now())
+		for _, r := range b.core.byID {
+			if r.kv != 0 || len(r.seats) != 0 || len(r.prefills) != 0 {
+				t.Errorf("%s: %d tokens promised to nobody, %d seats, %d prompts; replay with -seed=%d", r.ID, r.kv, len(r.seats), len(r.prefills), *seed)
+			}
+		}
+		t.Logf("holds %v, drops %v", s.Calls.Holds, s.Calls.Drops)
 		if s.BusySlots != 0 || len(b.core.flying) != 0 || s.Load.Requests == 0 && s.First.Samples == 0 {
 			t.Errorf("left over: %d slots, %d calls; replay with -seed=%d", s.BusySlots, len(b.core.flying), *seed)
 		}

@@ -16,7 +16,7 @@ type Work struct {
 	Unary     bool   // Alone, and no stream: may be hedged
 	Place     backends.Placement
 	RowTokens []int // tokens of each row; one entry for what is Alone
-	Output    int   // upper bound of the tokens it generates; 0 = not given
+	Output    int   // upper bound of the tokens it generates; 0 = not given, -1 = none
 	Arrival   time.Time
 	Deadline  time.Time // the request's own; zero = none
 	Load      any       // the caller's; the core never looks inside
@@ -101,7 +101,8 @@ type Batch struct {
 	first   time.Duration // alone: dispatch to first byte
 	one     [1]Seg        // what Segs starts on
 	begun   bool          // its first byte is noted
-	pos     int           // among those that fly
+	seated
+	pos int // among those that fly
 	pair
 	longest int // tokens of the longest row
 }
