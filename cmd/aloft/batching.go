@@ -101,7 +101,7 @@ func (b BatchStatus) draw(w *strings.Builder, m ModelStatus) {
 // closed lists of reasons.
 func (s *server) meterBatching(m metric.Meter) error {
 	calls, _ := m.Int64ObservableCounter("aloft.batcher.calls", metric.WithUnit("{call}"), metric.WithDescription("Calls sent to engines, by why they were sent when they were"))
-	holds, _ := m.Int64ObservableCounter("aloft.batcher.holds", metric.WithDescription("Times that a free replica was left waiting, by why"))
+	holds, _ := m.Int64ObservableCounter("aloft.batcher.holds", metric.WithDescription("Times that work was left waiting, by why"))
 	drops, _ := m.Int64ObservableCounter("aloft.batcher.drops", metric.WithUnit("{request}"), metric.WithDescription("Requests refused or given up without an engine's answer, by why"))
 	rows, _ := m.Float64ObservableGauge("aloft.batcher.rows", metric.WithDescription("Mean rows of recent calls"))
 	eta, _ := m.Float64ObservableGauge("aloft.batcher.eta", metric.WithDescription("Patience: 0 sends at once, 1 waits as long as the target allows"))
