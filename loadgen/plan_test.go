@@ -100,7 +100,8 @@ func TestPlanReadsTraces(t *testing.T) {
 	w := &opt.Workloads[0]
 	w.Phases = []arrivals.Phase{{Name: "trace", Process: arrivals.Process{Kind: arrivals.Replay, Trace: arrivals.Trace{File: "t.jsonl", Format: arrivals.RecordFormat}}}}
 	opt.WarmUp = 0
-	opt.Open = files(map[string]string{"t.jsonl": `{"offset_ns":5,"endpoint":"chat","tenant":"y","input_tokens":77,"output_tokens":8}`})
+	opt.Open = files(map[string]string{"t.jsonl": `{"offset_ns":5,"endpoint":"chat","tenant":"y","input_tokens":77,"output_tokens":8}
+{"offset_ns":9,"endpoint":"chat","input_tokens":1,"output_tokens":1}`})
 	plans, err := opt.plan()
 	if err != nil {
 		t.Fatal(err)

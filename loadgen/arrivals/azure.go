@@ -24,7 +24,7 @@ func ReadAzure(r io.Reader, limit int) ([]Record, error) {
 	if limit <= 0 || limit > MaxPlan {
 		limit = MaxPlan
 	}
-	rows := csv.NewReader(r)
+	rows := csv.NewReader(unmarked(r))
 	rows.FieldsPerRecord = len(azureHeader)
 	rows.ReuseRecord = true
 	if head, err := rows.Read(); err != nil {

@@ -46,7 +46,7 @@ func readMooncake(in io.Reader, r *rand.Rand, limit int) (records []Record, text
 	if limit <= 0 || limit > MaxPlan {
 		limit = MaxPlan
 	}
-	lines := bufio.NewScanner(in)
+	lines := bufio.NewScanner(unmarked(in))
 	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
 	seen := prompts{blocks: map[uint64]block{}}
 	for n := 1; lines.Scan(); n++ {

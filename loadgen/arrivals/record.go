@@ -86,7 +86,7 @@ func Read(r io.Reader, limit int) ([]Record, error) {
 	if limit <= 0 || limit > MaxPlan {
 		limit = MaxPlan
 	}
-	lines := bufio.NewScanner(r)
+	lines := bufio.NewScanner(unmarked(r))
 	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
 	var records []Record
 	var err error

@@ -1,6 +1,7 @@
 package arrivals
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -88,6 +89,15 @@ func (t Trace) read(in io.Reader, r *rand.Rand) (records []Record, texts []Text,
 	return records, texts, note, err
 }
 
+// unmarked skips the byte order mark that some editors put before UTF-8.
+func unmarked(in io.Reader) io.Reader {
+	r := bufio.NewReader(in)
+	if mark, _ := r.Peek(3); string(mark) == "\ufeff" {
+		_, _ = r.Discard(3)
+	}
+	return r
+}
+
 // pick returns the rows to use, from time 0 on.
 func (t Trace) pick(records []Record) []Record {
 	var out []Record
@@ -126,6 +136,9 @@ func (b *builder) replay(r *rand.Rand, t Trace, d time.Duration) ([]arrival, tim
 	copies := max(t.Copies, 1)
 	end := records[len(records)-1].Offset + 1
 	if d == 0 {
+		if records[0].Offset == end-1 {
+			return nil, 0, fmt.Errorf("file %s: its rows (%d) all have one time, so that they have no rate: give the phase a duration to send them all at once", t.File, len(records))
+		}
 		if d = t.fast(end); d > maxPhase || d <= 0 {
 			return nil, 0, fmt.Errorf("file %s: the rows last %v, at most %v are planned: give the phase a duration", t.File, d, maxPhase)
 		}

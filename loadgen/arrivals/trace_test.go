@@ -149,6 +149,7 @@ func TestReplayRefuses(t *testing.T) {
 		"bad line":      {Trace{File: "f", Format: RecordFormat}, text("{}"), "file f: arrivals: line 1: no endpoint"},
 		"nothing left":  {Trace{File: "f", Format: RecordFormat, Endpoint: "rerank"}, text(recording(3)), "none of its 3 rows is meant"},
 		"limit":         {Trace{File: "f", Format: RecordFormat, Copies: 5}, text(recording(3)), "passes the limit of 10"},
+		"one time":      {Trace{File: "f", Format: RecordFormat}, text(strings.Repeat(`{"offset_ns":7,"endpoint":"chat"}`+"\n", 3)), "its rows (3) all have one time"},
 		"long":          {Trace{File: "f", Format: RecordFormat, Speed: 1e-4}, text(recording(1000)), "give the phase a duration"},
 	} {
 		_, err := Build(Spec{Phases: []Phase{{Name: "x", Process: Process{Kind: Replay, Trace: c.tr}}}, Open: c.open}, 10)
@@ -161,6 +162,23 @@ func TestReplayRefuses(t *testing.T) {
 		if keys, _ := Keys(err); !slices.Equal(keys, []string{"phases[0]", "process"}) {
 			t.Errorf("%s: below keys %q, want phases[0] process", name, keys)
 		}
+	}
+}
+
+// What some editors put before UTF-8 is no part of a trace.
+func TestByteOrderMark(t *testing.T) {
+	const mark = "\ufeff"
+	azure, err := ReadAzure(strings.NewReader(mark+"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,4808,10\n"), 0)
+	if err != nil || len(azure) != 1 {
+		t.Errorf("azure: %v, %v", azure, err)
+	}
+	mooncake, _, err := ReadMooncake(strings.NewReader(mark+`{"timestamp":5,"input_length":1,"output_length":1,"hash_ids":[]}`), Rand(1, 0), 0)
+	if err != nil || len(mooncake) != 1 {
+		t.Errorf("mooncake: %v, %v", mooncake, err)
+	}
+	own, err := Read(strings.NewReader(mark+recording(2)), 0)
+	if err != nil || len(own) != 2 {
+		t.Errorf("record: %v, %v", own, err)
 	}
 }
 
