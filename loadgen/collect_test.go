@@ -132,6 +132,9 @@ func TestVerdict(t *testing.T) {
 	if got := append(good.faults(false), good.warnings()...); len(got) != 0 {
 		t.Errorf("%q, want nothing", got)
 	}
+	if got := (&Result{Tally: Tally{}}).warnings(); len(got) != 1 || !strings.Contains(got[0], "no request in it") {
+		t.Errorf("a phase without a request: %q", got)
+	}
 	slow := Result{
 		SendLag: Quantiles{P99: 6}, Targets: Targets{E2E: 500}, Tally: Tally{Waited: 3},
 		Rates: Rates{Planned: 100, Achieved: 98},

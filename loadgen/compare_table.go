@@ -36,6 +36,10 @@ func (c *Comparison) WriteTable(w io.Writer) error {
 		fmt.Fprintf(&b, "  %-15s %26s %26s %s\n", f.Figure, f.side(f.A, f.IntervalA), f.side(f.B, f.IntervalB), f.Verdict)
 	}
 	c.writeCuts(&b)
+	if len(c.Figures) == 0 {
+		_, err := io.WriteString(w, b.String())
+		return err
+	}
 	fmt.Fprintf(&b, "\n[from to] holds the figure with %.0f %% confidence, were the run repeated under the\n"+
 		"same conditions; + is open for want of values. Quantiles take requests to be\nindependent, which they are less the fuller the server is.\n"+
 		"A verdict stands only where the two do not overlap; other figures are not shown\nunless they are headlines. Shares are in %%, times in ms, rates a second.\n", 100*Confidence)

@@ -50,6 +50,7 @@ type cut struct {
 type packedDist struct {
 	h                 *hdrhistogram.PackedHistogram
 	requests, atLeast int
+	max               int64
 }
 
 func (d *packedDist) add(us int64, gaveUp bool) {
@@ -57,6 +58,7 @@ func (d *packedDist) add(us int64, gaveUp bool) {
 		d.h = packed(3)
 	}
 	_ = d.h.RecordValue(us)
+	d.max = max(d.max, us)
 	d.requests++
 	if gaveUp {
 		d.atLeast++
@@ -71,13 +73,13 @@ func (d *packedDist) merge(from *packedDist) {
 		d.h = packed(3)
 	}
 	d.h.Merge(from.h)
-	d.requests, d.atLeast = d.requests+from.requests, d.atLeast+from.atLeast
+	d.requests, d.atLeast, d.max = d.requests+from.requests, d.atLeast+from.atLeast, max(d.max, from.max)
 }
 
 func (d *packedDist) quantiles(offered int) Quantiles {
 	out := Quantiles{LeftOut: offered - d.requests, AtLeast: d.atLeast}
 	if d.h != nil {
-		out.fill(d.h)
+		out.fill(d.h, d.max)
 		out.Mean = d.h.Mean() / 1000
 		whole := histogram()
 		d.h.MergeInto(whole)

@@ -164,11 +164,8 @@ type Quantiles struct {
 // quantiles of the values so far, of offered requests.
 func (d *dist) quantiles(offered int, whole bool) Quantiles {
 	if d.h != nil && d.h.TotalCount() != d.shown.N {
-		d.shown.fill(d.h)
-		d.shown.Mean, d.shown.Max = float64(d.sum)/float64(d.shown.N)/1000, float64(d.max)/1000
-		for _, p := range []*float64{&d.shown.P50, &d.shown.P90, &d.shown.P95, &d.shown.P99, &d.shown.P999} {
-			*p = min(*p, d.shown.Max)
-		}
+		d.shown.fill(d.h, d.max)
+		d.shown.Mean = float64(d.sum) / float64(d.shown.N) / 1000
 	}
 	out := d.shown
 	out.LeftOut, out.AtLeast = offered-d.requests, d.atLeast
@@ -188,13 +185,14 @@ type counts interface {
 	ValueAtPercentilesSlice([]float64) []int64
 }
 
-// fill sets what can be read off quickly; a quantile is the upper end of its
-// bucket, which may be 0.1 % above the greatest value.
-func (q *Quantiles) fill(h counts) {
+// fill sets what can be read off quickly. A quantile is the upper end of its
+// bucket, which may be 0.1 % above the greatest value, most microseconds: none is
+// shown to be.
+func (q *Quantiles) fill(h counts, most int64) {
 	q.N = h.TotalCount()
-	at := h.ValueAtPercentilesSlice(percentiles(q.N, 0.5, 0.9, 0.95, 0.99, 0.999, 1))
-	us := func(v int64) float64 { return float64(v) / 1000 }
-	q.P50, q.P90, q.P95, q.P99, q.P999, q.Max = us(at[0]), us(at[1]), us(at[2]), us(at[3]), us(at[4]), us(at[5])
+	at := h.ValueAtPercentilesSlice(percentiles(q.N, 0.5, 0.9, 0.95, 0.99, 0.999))
+	us := func(v int64) float64 { return float64(min(v, most)) / 1000 }
+	q.P50, q.P90, q.P95, q.P99, q.P999, q.Max = us(at[0]), us(at[1]), us(at[2]), us(at[3]), us(at[4]), us(most)
 }
 
 // percentiles are what a histogram of n values has to be asked for the quantiles

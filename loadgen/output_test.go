@@ -37,7 +37,7 @@ func sampleReport(t *testing.T, good int, mean time.Duration, seed uint64) *Repo
 	report := col.report(false)
 	report.Host.CPUShare, report.Failed = 0, []string{} // of this test's process
 	var err error
-	if report.Config, err = col.opt.config(); err != nil {
+	if report.Config, err = col.opt.Config(); err != nil {
 		t.Fatal(err)
 	}
 	return report

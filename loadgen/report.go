@@ -354,6 +354,9 @@ func (r *Result) faults(interrupted bool) []string {
 func (r *Result) warnings() []string {
 	var out []string
 	who := fmt.Sprintf("%s, phase %s: ", r.Name, r.Phase)
+	if r.Closed == 0 && r.Planned == 0 {
+		out = append(out, who+"the plan has no request in it: its rate is too low for its duration")
+	}
 	if r.Waited > 0 {
 		out = append(out, who+fmt.Sprintf("%d requests waited in the generator for one of max_in_flight slots", r.Waited))
 	}
@@ -427,9 +430,9 @@ func (r *Result) sound() error {
 // hour of seconds each are some 100 MB.
 const maxReport = 256 << 20
 
-// config renders the options as JSON with the profile's keys, without what is
+// Config renders the options as JSON with the profile's keys, without what is
 // secret or text.
-func (o Options) config() (json.RawMessage, error) {
+func (o Options) Config() (json.RawMessage, error) {
 	o = o.withDefaults()
 	for i := range o.Workloads {
 		w := &o.Workloads[i]

@@ -32,7 +32,7 @@ func Run(ctx context.Context, opt Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	config, err := opt.config()
+	config, err := opt.Config()
 	if err != nil {
 		return nil, err
 	}

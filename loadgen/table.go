@@ -51,7 +51,11 @@ func (r *Report) writeTimes(b *strings.Builder) {
 	used := map[metric]bool{}
 	for i := range r.Results {
 		x := &r.Results[i]
-		fmt.Fprintf(b, "%s, %s: planned %.2f/s, sent %.2f/s", Short(x.Name, nameWidth), Short(x.Phase, nameWidth), x.Planned, x.Achieved)
+		planned := fmt.Sprintf("planned %.2f/s", x.Planned)
+		if x.Closed > 0 {
+			planned = fmt.Sprintf("%d clients in a closed loop", x.Closed)
+		}
+		fmt.Fprintf(b, "%s, %s: %s, sent %.2f/s", Short(x.Name, nameWidth), Short(x.Phase, nameWidth), planned, x.Achieved)
 		if x.Extra > 0 {
 			fmt.Fprintf(b, ", retries %.2f/s", x.Extra)
 		}
@@ -126,11 +130,15 @@ func (r *Report) writeNotes(b *strings.Builder) {
 	for _, warning := range r.Warnings {
 		fmt.Fprintf(b, "WARNING: %s\n", OneLine(warning))
 	}
-	if r.Interrupted {
-		b.WriteString("INTERRUPTED: these are the results so far\n")
-	}
 	for _, reason := range r.Failed {
 		fmt.Fprintf(b, "THE RUN DOES NOT COUNT: %s\n", OneLine(reason))
+	}
+	if r.Interrupted {
+		fmt.Fprintf(b, "INTERRUPTED after %.1f s: these are the results so far", r.Elapsed)
+		if len(r.Failed) == 0 {
+			b.WriteString("; as far as it came, the generator sent as planned")
+		}
+		b.WriteByte('\n')
 	}
 }
 

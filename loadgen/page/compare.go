@@ -48,6 +48,9 @@ func Compare(w io.Writer, a, b *loadgen.Report) error {
 }
 
 func changed(c *loadgen.Comparison) verdict {
+	if len(c.Figures) == 0 {
+		return verdict{"bad", "NOTHING WAS COMPARED: the runs have no phase of a workload in common that has figures", c.Doubts}
+	}
 	better, worse := 0, 0
 	for _, f := range c.Figures {
 		switch f.Verdict {

@@ -1,9 +1,11 @@
 package page
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -88,7 +90,28 @@ func (d *document) curve(h *search.Head) {
 		{"Lasted", fmt.Sprintf("%.0f s of at most %.0f s", h.Elapsed, h.Limit)}, {"Stopped", string(h.Stopped)},
 		{"Seed", strconv.FormatUint(h.Seed, 10)}, {"Schema", h.Schema},
 	}}
-	d.add(section{Title: "How it was measured", Texts: why, Tables: []table{facts}})
+	for _, s := range servers(h.Config) {
+		facts.Rows = append([][]string{s}, facts.Rows...)
+	}
+	d.add(section{Title: "How it was measured", Texts: why, Tables: []table{facts}, Code: indented(h.Config)})
+}
+
+// servers are the workloads of a profile and where each is sent, last first.
+func servers(config json.RawMessage) (out [][]string) {
+	var profile struct {
+		Workloads []struct{ Name, Kind, Model, URL string }
+	}
+	if json.Unmarshal(config, &profile) != nil {
+		return nil
+	}
+	for _, w := range slices.Backward(profile.Workloads) {
+		value := w.URL + ", kind " + w.Kind
+		if w.Model != "" {
+			value += ", model " + w.Model
+		}
+		out = append(out, []string{"Server of workload " + w.Name, value})
+	}
+	return out
 }
 
 // discarded counts the runs that do not count.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,12 +113,17 @@ func pages(t testing.TB, name string) map[string]string {
 	failed.Failed = []string{name + ", phase steady: send lag p99 is 9.00 ms, more than 3.00 ms"}
 	faster := sampleReport(t, name)
 	faster.Results[1].Quantiles = spread(t, 1200, 40, 100)
+	down := &loadgen.Report{Name: name, Results: []loadgen.Result{{Name: name, Phase: "p", Tally: loadgen.Tally{Offered: 7, Failed: 7},
+		FailedBy: map[loadgen.Outcome]int{loadgen.Connect: 7}, Targets: loadgen.Targets{E2E: 300}, SendLag: spread(t, 7, 0.01, 0.6)}}}
 	curve := sampleCurve(name)
+	curve.Config = json.RawMessage(`{"name":` + quoted(name) + `,"workloads":[{"name":"w","kind":"chat","model":"m","url":"http://gpu:8000"}]}`)
 	answer := &search.Answer{Head: curve.Head, Rate: 55, Low: 40, High: 80, Certainty: 0.9512, Agreed: 5, Windows: 6}
 	out := map[string]string{}
 	for kind, write := range map[string]func(w io.Writer) error{
 		"run":     func(w io.Writer) error { return Run(w, sampleReport(t, name)) },
 		"failed":  func(w io.Writer) error { return Run(w, failed) },
+		"down":    func(w io.Writer) error { return Run(w, down) },
+		"unlike":  func(w io.Writer) error { return Compare(w, sampleReport(t, name), &loadgen.Report{Name: name}) },
 		"empty":   func(w io.Writer) error { return Run(w, &loadgen.Report{Name: name}) },
 		"compare": func(w io.Writer) error { return Compare(w, sampleReport(t, name), faster) },
 		"sweep":   func(w io.Writer) error { return Sweep(w, curve) },
@@ -196,7 +202,7 @@ func TestAccessible(t *testing.T) {
 			ids[m[1]] = true
 		}
 		charts := regexp.MustCompile(`<svg [^>]*role="img" aria-labelledby="(\S+) (\S+)"`).FindAllStringSubmatch(text, -1)
-		if n := strings.Count(text, "<figure>"); len(charts) != n || n == 0 && kind != "empty" && kind != "nothing" {
+		if n := strings.Count(text, "<figure>"); len(charts) != n || n == 0 && !slices.Contains([]string{"empty", "nothing", "unlike"}, kind) {
 			t.Errorf("%s: %d figures, %d of them labelled", kind, n, len(charts))
 		}
 		for _, c := range charts {
@@ -226,8 +232,10 @@ func TestVerdicts(t *testing.T) {
 	for kind, want := range map[string][]string{
 		"run":     {"% of 1470 offered requests were good. A closed loop is among them", "CLOSED LOOP: for comparison only", "ESTIMATED: 12 answers had no usage", "0123456789abcdef", ">42<", "the server said: chat"},
 		"failed":  {`class="verdict bad" role="alert"`, "THIS RUN DOES NOT COUNT: the generator did not send as planned", "send lag p99 is 9.00 ms"},
+		"down":    {`class="verdict bad" role="alert"`, "NO REQUEST WAS ANSWERED. 0.00 % of 7 offered"},
+		"unlike":  {`class="verdict bad" role="alert"`, "NOTHING WAS COMPARED"},
 		"empty":   {"Nothing was offered"},
-		"search":  {"Holds up to 40.00/s, fails from 80.00/s", "5 of 6 whole windows"},
+		"search":  {"Holds up to 40.00/s, fails from 80.00/s", "5 of 6 whole windows", "http://gpu:8000, kind chat, model m", "&#34;workloads&#34;"},
 		"sweep":   {"3 of 5 rates hold", "Run 2 at 10.00/s does not count"},
 		"compare": {"B is better in", "e2e_p99"},
 	} {
@@ -236,5 +244,8 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("%s does not say %q", kind, w)
 			}
 		}
+	}
+	if strings.Contains(all["down"], "Its times in milliseconds") {
+		t.Error("a table of targets alone, where nothing was answered")
 	}
 }

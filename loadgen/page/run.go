@@ -57,12 +57,13 @@ func verdictOf(r *loadgen.Report) verdict {
 	if len(r.Failed) > 0 {
 		return verdict{"bad", "THIS RUN DOES NOT COUNT: the generator did not send as planned", r.Failed}
 	}
-	offered, ok := 0, 0
+	offered, ok, answered := 0, 0, 0
 	closed := false
 	var each []string
 	for i := range r.Results {
 		x := &r.Results[i]
 		offered, ok, closed = offered+x.Offered, ok+x.OK, closed || x.Closed > 0
+		answered += x.OK + x.Late
 		if len(r.Results) > 1 {
 			each = append(each, fmt.Sprintf("%s, %s: %s of %d good, %s/s", x.Name, x.Phase, part(x.OK, x.Offered), x.Offered, number(x.Good)))
 		}
@@ -75,6 +76,9 @@ func verdictOf(r *loadgen.Report) verdict {
 		v.Class, v.Text = "warn", v.Text+". A closed loop is among them, for comparison only: its latencies hide what a stalled server costs"
 	case offered == 0:
 		v = verdict{"warn", "Nothing was offered", nil}
+	}
+	if offered > 0 && answered == 0 {
+		v.Class, v.Text = "bad", "NO REQUEST WAS ANSWERED. "+v.Text
 	}
 	return v
 }
@@ -102,6 +106,9 @@ func overview(r *loadgen.Report) []table {
 		goal := func(ms float64) string { return orDash(ms, ms > 0) }
 		times.Rows = append(times.Rows, []string{x.Name, x.Phase, at(&x.Quantiles, "p50"), at(&x.Quantiles, "p95"), at(&x.Quantiles, "p99"), goal(x.Targets.E2E),
 			at(x.TTFT, "p50"), at(x.TTFT, "p99"), goal(x.Targets.TTFT), at(x.TPOT, "p50"), at(x.TPOT, "p99"), goal(x.Targets.TPOT)})
+	}
+	if !slices.ContainsFunc(r.Results, func(x loadgen.Result) bool { return x.N > 0 }) {
+		return []table{ended} // targets alone say nothing
 	}
 	return []table{ended, times}
 }

@@ -3,6 +3,7 @@ package search
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -29,6 +30,21 @@ const (
 	Drawn       Stop = "drawn"       // a sweep: the grid is through
 )
 
+// Meaning says it in words.
+func (s Stop) Meaning() string {
+	return map[Stop]string{
+		Found:       "both ends are near enough to each other, and have all their repeats",
+		BelowMin:    "no rate held: even the lowest is too much, or the server misses its targets at any load",
+		AboveMax:    "no rate failed up to the highest that may be tried",
+		TimeUp:      "the next run might not have ended within --limit",
+		TriesUp:     "more runs than any search should need",
+		Broken:      "the generator failed twice at one rate, which says nothing of the server",
+		Interrupted: "ended from outside",
+		GaveUp:      "several rates in a row were hopeless",
+		Drawn:       "every rate of the grid was measured",
+	}[s]
+}
+
 // Point is a rate and all that was tried at it.
 type Point struct {
 	Rate     float64 `json:"rate_per_s"`
@@ -50,6 +66,8 @@ type Head struct {
 	Elapsed    float64   `json:"elapsed_s"`
 	Limit      float64   `json:"limit_s"`
 	Stopped    Stop      `json:"stopped"`
+	// Config is the profile that was scaled, as a report of a run has it.
+	Config json.RawMessage `json:"config,omitempty"`
 	// Note says in words what the reader should know of how it ended.
 	Note string `json:"note,omitempty"`
 	// Points are in order of their rates.
@@ -81,7 +99,10 @@ func Find(ctx context.Context, o Options) (Answer, error) {
 		return Answer{}, err
 	}
 	o.Repeats = cmp.Or(o.Repeats, 3)
-	s := &searcher{Options: o.withDefaults(), began: time.Now()}
+	s, err := o.searcher()
+	if err != nil {
+		return Answer{}, err
+	}
 	var points []Point
 	var fail error
 	stop := Stop("")
@@ -267,7 +288,7 @@ func (s *searcher) head(points []Point, stop Stop) Head {
 	return Head{
 		Schema: Schema, Name: s.Base.Name, SLO: s.SLO, Attain: s.Attain, Confidence: s.Confidence, Seed: s.Base.Seed,
 		Started: s.began.UTC().Round(0), Elapsed: seconds(time.Since(s.began)), Limit: s.Limit.Seconds(),
-		Stopped: stop, Points: points,
+		Stopped: stop, Points: points, Config: s.config,
 	}
 }
 
@@ -309,12 +330,8 @@ func (a *Answer) note(fail error) string {
 	switch {
 	case errors.Is(fail, ErrGenerator):
 		return "the generator failed: the server may do more than what is shown here"
-	case a.Stopped == BelowMin:
-		return "no rate held: even the lowest is too much, or the server misses its targets at any load"
-	case a.Stopped == AboveMax:
-		return "no rate failed up to the highest that may be tried"
-	case a.Stopped == TimeUp:
-		return "the time was up before the ends were near enough and had all their repeats"
+	case a.Stopped != Found:
+		return a.Stopped.Meaning()
 	}
 	for _, p := range a.Points {
 		if p.Verdict == Open && p.Reason == Remembering {

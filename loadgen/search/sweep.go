@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"time"
 )
 
 // Curve is what a sweep drew.
@@ -39,7 +38,11 @@ func Sweep(ctx context.Context, o Options) (Curve, error) {
 		return Curve{}, err
 	}
 	o.Repeats = cmp.Or(o.Repeats, 1)
-	s := &searcher{Options: o.withDefaults(), began: time.Now(), whole: true}
+	s, err := o.searcher()
+	if err != nil {
+		return Curve{}, err
+	}
+	s.whole = true
 	var points []Point
 	var fail error
 	stop, lost := Stop(""), 0
@@ -69,8 +72,8 @@ func Sweep(ctx context.Context, o Options) (Curve, error) {
 		c.Note = "the generator failed: the server may do more than what is shown here"
 	case stop == GaveUp && len(points) < s.Points:
 		c.Note = fmt.Sprintf("ended after %d hopeless points in a row, %d rates before the end of the grid", lost, s.Points-len(points))
-	case stop == TimeUp:
-		c.Note = fmt.Sprintf("the time was up, %d rates before the end of the grid", s.Points-len(points))
+	case stop != "":
+		c.Note = fmt.Sprintf("%s; %d rates before the end of the grid", stop.Meaning(), s.Points-len(points))
 	}
 	return c, fail
 }

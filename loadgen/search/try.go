@@ -2,6 +2,7 @@ package search
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -76,9 +77,19 @@ func figuresOf(r *loadgen.Report) (f Figures) {
 type searcher struct {
 	Options
 	began  time.Time
+	config json.RawMessage
 	runs   int
 	memory time.Duration // the longest that a queue was seen to remember
 	whole  bool          // no window ends early
+}
+
+// searcher begins.
+func (o Options) searcher() (*searcher, error) {
+	config, err := o.Base.Config()
+	if err != nil {
+		return nil, fmt.Errorf("search: %w", err)
+	}
+	return &searcher{Options: o.withDefaults(), began: time.Now(), config: config}, nil
 }
 
 // watcher judges a run while it goes on. It is called by the run alone.

@@ -4,6 +4,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,6 +63,20 @@ func (h *Head) table(b *strings.Builder) {
 	if h.Note != "" {
 		fmt.Fprintf(b, "%s\n", h.Note)
 	}
+	for _, w := range words {
+		if slices.ContainsFunc(h.Points, func(p Point) bool { return p.word() == w.word }) {
+			fmt.Fprintf(b, "  %-12s  %s\n", w.word, w.meaning)
+		}
+	}
+}
+
+// words are the verdicts that do not explain themselves, in a line each.
+var words = []struct{ word, meaning string }{
+	{"open", "too near to what is promised to say; more windows may"},
+	{"queue grows", "it fails: the server does not keep up with this rate"},
+	{"over a bound", "it fails by a quantile or mean, whatever share was good"},
+	{"short window", "the queue remembers for longer than a window can show"},
+	{"generator", "the generator did not send as planned: nothing is known"},
 }
 
 // Last is the last run that counts, or else the last, or an empty one.
