@@ -62,7 +62,11 @@ func (c *loadFind) watched(ctx context.Context, o *search.Options) (watching, er
 	w, err := c.start(ctx)
 	o.Base.OnSample = w.show
 	o.OnBegin = func(t search.Try) {
-		w.begin(fmt.Sprintf("run %d, %.4g/s for %.4g s", t.Run, t.Rate, t.Window))
+		longer := ""
+		if t.Window > c.Window.Seconds() {
+			longer = " (for enough requests, or for what the queue remembers)"
+		}
+		w.begin(fmt.Sprintf("run %d, %.4g/s for %.4g s%s", t.Run, t.Rate, t.Window, longer))
 	}
 	o.OnTry = func(t search.Try) {
 		text := fmt.Sprintf("run %d, %.4g/s: %s %s, %s", t.Run, t.Rate, t.Verdict, t.Reason, t.Evidence)
@@ -74,11 +78,21 @@ func (c *loadFind) watched(ctx context.Context, o *search.Options) (watching, er
 	return w, err
 }
 
-func (c *loadFind) write(stdout io.Writer, f found, html func(io.Writer) error) (err error) {
+// write writes the files first: a terminal that is stopped costs none.
+func (c *loadFind) write(stdout io.Writer, f found, html func(io.Writer) error) error {
+	err := errors.Join(into(c.JSON, stdout, indented(f)), into(c.CSV, stdout, f.WriteCSV), into(c.HTML, stdout, html))
 	if c.JSON != "-" {
-		err = f.WriteTable(stdout)
+		err = errors.Join(err, f.WriteTable(stdout))
 	}
-	return errors.Join(err, into(c.JSON, stdout, indented(f)), into(c.CSV, stdout, f.WriteCSV), into(c.HTML, stdout, html))
+	return err
+}
+
+// judged gives an error of a search or a sweep its exit code.
+func judged(err error) error {
+	if errors.Is(err, search.ErrGenerator) {
+		return coded(exitNoCount, err)
+	}
+	return err
 }
 
 type loadSearchCmd struct {
@@ -100,16 +114,14 @@ func (c *loadSearchCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	a, err := search.Find(ctx, o)
 	watch.close()
+	err = judged(err)
 	if len(a.Points) > 0 { // what was found before an error is of use
 		err = errors.Join(err, c.write(k.Stdout, &a, func(w io.Writer) error { return page.Answer(w, &a) }))
 	}
-	if err != nil {
+	if err != nil || a.Low > 0 {
 		return err
 	}
-	if a.Low == 0 {
-		return fmt.Errorf("no rate is known to keep the promise (%s)", a.Stopped)
-	}
-	return nil
+	return coded(exitNotHeld, fmt.Errorf("no rate is known to keep the promise: %s", a.Stopped.Meaning()))
 }
 
 type loadSweepCmd struct {
@@ -130,6 +142,7 @@ func (c *loadSweepCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	curve, err := search.Sweep(ctx, o)
 	watch.close()
+	err = judged(err)
 	if len(curve.Points) > 0 {
 		err = errors.Join(err, c.write(k.Stdout, &curve, func(w io.Writer) error { return page.Sweep(w, &curve) }))
 	}
@@ -137,6 +150,7 @@ func (c *loadSweepCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 type loadSelfTestCmd struct {
+	All  bool   `help:"Print every row, not only those that are wrong or were right only when repeated."`
 	JSON string `help:"Write the rows here; - is standard output." placeholder:"FILE"`
 }
 
@@ -146,7 +160,7 @@ func (c *loadSelfTestCmd) Run(ctx context.Context, k *kong.Context) error {
 	if c.JSON == "-" {
 		out = io.Discard
 	}
-	r, err := known.SelfTest(ctx, out)
+	r, err := known.SelfTest(ctx, out, c.All)
 	if err != nil {
 		return err
 	}
@@ -154,7 +168,7 @@ func (c *loadSelfTestCmd) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	if !r.OK() {
-		return fmt.Errorf("%d figures are wrong", r.Wrong)
+		return coded(exitNotHeld, fmt.Errorf("%d figures are wrong", r.Wrong))
 	}
 	return nil
 }

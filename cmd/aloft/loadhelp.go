@@ -6,7 +6,14 @@ func (*loadCmd) Help() string {
   aloft load --kind chat --stream --model aloft-lm --rate 5 --for 30s
   aloft load profile.yaml --json run.json --html run.html --assert 'attainment>=0.99'
   aloft load search profile.yaml --slo 'ttft_p99<800ms,tpot_p99<50ms'
-  aloft load compare before.json after.json`
+  aloft load compare before.json after.json
+
+Exit codes:
+  0  done, also when a run was ended early and nothing is demanded of it
+  1  bad input, or something could not be done, such as to write a file
+  2  the run does not count: the generator did not send as planned
+  3  a demand (--assert) did not hold, every request failed, no rate is known to
+     hold, a figure of the self-test is wrong, or there was nothing to compare`
 }
 
 // Help shows examples of a run.

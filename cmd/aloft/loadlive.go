@@ -138,13 +138,21 @@ func (l *live) put(n news) {
 	l.in <- n // one goroutine at a time sends: there is room
 }
 
-// close ends the view; nothing must be handed over any more.
+// closeWithin is how long a view may take to end: who has stopped the terminal
+// must not keep the results from their files.
+const closeWithin = 2 * time.Second
+
+// close ends the view; nothing must be handed over any more. One that hangs in a
+// write ends with the program.
 func (l *live) close() {
 	if l == nil {
 		return
 	}
 	close(l.in)
-	<-l.done
+	select {
+	case <-l.done:
+	case <-time.After(closeWithin):
+	}
 }
 
 // moment is a snapshot with the rates since the one before.
@@ -225,8 +233,9 @@ func (v *plainView) draw(n news) {
 	for _, text := range n.said {
 		b.WriteString(text + "\n")
 	}
-	if n.run != v.run {
+	if n.run != v.run && n.run != "" {
 		v.run, v.last, v.next = n.run, sums{}, 0
+		b.WriteString(n.run + " begins\n") // a long window should not be silent until it is over
 	}
 	if n.shown != nil && n.shown.Elapsed >= max(v.next, plainEvery) {
 		v.write(&b, *n.shown)

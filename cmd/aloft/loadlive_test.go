@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -144,7 +145,7 @@ func TestViewsOfSeveralRuns(t *testing.T) {
 			"\rrun 1, 10/s\n0:10 of 1:00 .*\n16.0/s ended .*\n.*\n.*\n.*\n\r\x1b\\[6A\x1b\\[Jrun 1 holds\n" +
 				"\rrun 2, 20/s\n0:06 of 1:00 .*\n20.0/s ended .*\n.*\n.*\n.*\n\r\x1b\\[6A\x1b\\[J"},
 		"plain": {func(w io.Writer) view { return &plainView{out: w} },
-			"run 1, 10/s: 0:10 of .* 16.0/s ended.*\n.*\n.*\nrun 1 holds\nrun 2, 20/s: 0:06 of 1:00, 0:54 left: 20.0/s ended.*\n.*\n.*\n"},
+			"run 1, 10/s begins\nrun 1, 10/s: 0:10 of .* 16.0/s ended.*\n.*\n.*\nrun 1 holds\nrun 2, 20/s begins\nrun 2, 20/s: 0:06 of 1:00, 0:54 left: 20.0/s ended.*\n.*\n.*\n"},
 	} {
 		var out strings.Builder
 		v := c.view(&out)
@@ -207,15 +208,22 @@ func TestLiveOnPipe(t *testing.T) {
 	}
 }
 
-// A terminal that was stopped must not stop the run.
+// A terminal that was stopped must not stop the run, nor keep its results.
 func TestLiveNeverWaits(t *testing.T) {
-	blocked := make(chan struct{})
-	l := startLive(blockedView{blocked})
-	for s := range 100 {
-		l.show(snapshotAt(time.Duration(s)*time.Second, 10))
-	}
-	close(blocked)
-	l.close()
+	synctest.Test(t, func(t *testing.T) {
+		blocked := make(chan struct{})
+		l := startLive(blockedView{blocked})
+		for s := range 100 {
+			l.show(snapshotAt(time.Duration(s)*time.Second, 10))
+		}
+		began := time.Now()
+		l.close()
+		if took := time.Since(began); took != closeWithin {
+			t.Errorf("ended after %v, want %v", took, closeWithin)
+		}
+		close(blocked)
+		<-l.done
+	})
 }
 
 type blockedView struct{ until chan struct{} }

@@ -47,7 +47,7 @@ func (c *loadRunCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 		return err
 	}
 	if c.Lines != "" {
-		f, err := os.Create(c.Lines)
+		f, err := openLines(c.Lines)
 		if err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (c *loadRunCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(c.write(k.Stdout, report), report.Verdict(), held(report, demands), answered(report))
+	err = errors.Join(c.write(k.Stdout, report), counted(report, c.JSON != "-"), held(report, demands), answered(report))
 	if report.LinesLost > 0 {
 		err = errors.Join(err, fmt.Errorf("%s lacks %d of the requests", c.Lines, report.LinesLost))
 	}
@@ -78,7 +78,7 @@ func held(r *loadgen.Report, demands []loadgen.Assert) error {
 	if r.Interrupted && len(demands) > 0 {
 		err = errors.Join(err, errors.New("--assert: the run was ended before its time, and says nothing of the whole"))
 	}
-	return err
+	return coded(exitNotHeld, err)
 }
 
 // keepable checks before the run that its results can be kept.
@@ -106,17 +106,17 @@ func (c *loadOutputs) demands() ([]loadgen.Assert, error) {
 	return demands, nil
 }
 
-// write writes all that it can: a table that nobody reads any more costs no file.
-func (c *loadOutputs) write(stdout io.Writer, r *loadgen.Report) (err error) {
+// write writes all that it can, the files first: a terminal that is stopped, or a
+// table that nobody reads any more, costs none.
+func (c *loadOutputs) write(stdout io.Writer, r *loadgen.Report) error {
+	err := errors.Join(into(c.JSON, stdout, indented(r)), into(c.HTML, stdout, func(w io.Writer) error { return page.Run(w, r) }))
+	if c.CSV != "" {
+		for _, f := range loadgen.CSVFiles(r) {
+			err = errors.Join(err, into(filepath.Join(c.CSV, f.Name), stdout, f.Write))
+		}
+	}
 	if c.JSON != "-" {
-		err = r.WriteTable(stdout)
-	}
-	err = errors.Join(err, into(c.JSON, stdout, indented(r)), into(c.HTML, stdout, func(w io.Writer) error { return page.Run(w, r) }))
-	if c.CSV == "" {
-		return err
-	}
-	for _, f := range loadgen.CSVFiles(r) {
-		err = errors.Join(err, into(filepath.Join(c.CSV, f.Name), stdout, f.Write))
+		err = errors.Join(err, r.WriteTable(stdout))
 	}
 	return err
 }
@@ -143,7 +143,7 @@ func answered(r *loadgen.Report) error {
 	case offered == 0 || failed < offered:
 		return nil
 	}
-	return fmt.Errorf("all %d requests failed, such as with: %s%s", offered, problem, advice(problem))
+	return coded(exitNotHeld, fmt.Errorf("all %d requests failed, such as with: %s%s", offered, problem, advice(problem)))
 }
 
 // advice is what helps against a failure that a wrong flag causes.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,7 +21,8 @@ type loadCompareCmd struct {
 	HTML string `name:"html" help:"Write a page to look at and to print here, which needs no other file." placeholder:"FILE"`
 }
 
-// Run implements kong's command.
+// Run implements kong's command. It fails when there was nothing to compare;
+// that B is worse is no failure.
 func (c *loadCompareCmd) Run(k *kong.Context) error {
 	if err := keepable([]string{c.A, c.B}, c.JSON, c.HTML); err != nil {
 		return err
@@ -34,15 +36,14 @@ func (c *loadCompareCmd) Run(k *kong.Context) error {
 		return err
 	}
 	found := loadgen.Compare(a, b)
+	err = errors.Join(into(c.HTML, k.Stdout, func(w io.Writer) error { return page.Compare(w, a, b) }), into(c.JSON, k.Stdout, indented(&found)))
 	if c.JSON != "-" {
-		if err := found.WriteTable(k.Stdout); err != nil {
-			return err
-		}
+		err = errors.Join(err, found.WriteTable(k.Stdout))
 	}
-	if err := into(c.HTML, k.Stdout, func(w io.Writer) error { return page.Compare(w, a, b) }); err != nil {
-		return err
+	if len(found.Figures) == 0 {
+		err = errors.Join(err, coded(exitNotHeld, fmt.Errorf("NOTHING WAS COMPARED: %s and %s have no phase of a workload in common that has figures", c.A, c.B)))
 	}
-	return into(c.JSON, k.Stdout, indented(&found))
+	return err
 }
 
 func readReport(path string) (*loadgen.Report, error) {

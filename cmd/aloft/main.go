@@ -65,7 +65,7 @@ func main() {
 		os.Exit(int(code))
 	default:
 		fmt.Fprintln(os.Stderr, "aloft: "+err.Error())
-		os.Exit(1)
+		os.Exit(int(codeOf(err)))
 	}
 }
 
@@ -96,6 +96,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if err != nil {
 		return err
+	}
+	if strings.HasPrefix(parsed.Command(), "load ") {
+		ctx, stop := untilHangUp(ctx)
+		defer stop()
+		parsed.BindTo(ctx, (*context.Context)(nil))
 	}
 	return parsed.Run()
 }
