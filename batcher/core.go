@@ -107,7 +107,7 @@ func NewCore(o Options) *Core {
 		opt: o.withDefaults(), order: newOrder(), byID: map[string]*replica{},
 		fits: map[string]*Fit{}, offlineLimit: math.MaxInt,
 	}
-	c.arrivedTokens.over, c.refused.over = 100, 200
+	c.arrivedTokens.over, c.refused.over = 100, 1000
 	c.outputs, c.trust = newOutputs(outputTenants), 1
 	if c.opt.Affinity {
 		c.affinity = newAffinity(affinityEntries)
@@ -259,17 +259,6 @@ func (c *Core) began(now time.Time, b *Batch, took time.Duration) {
 		c.order.classes[w.Class].count.Late++
 	}
 	c.trusted(b, late)
-}
-
-// learn feeds the fit, once the replica is no longer new.
-func (c *Core) learn(b *Batch, took time.Duration) {
-	if b.At.Sub(b.replica.since) >= settling {
-		size := b.size()
-		if b.ahead > 0 { // a first token waits for the prompts before its own
-			size = Size{Rows: 1, Tokens: b.Tokens + b.ahead, Longest: b.Tokens + b.ahead}
-		}
-		b.replica.fit.Observe(size, took)
-	}
 }
 
 // Done ends a call and decides what becomes of its members.

@@ -22,6 +22,9 @@ const (
 	// coldSamples is how many calls of a shape are sent eagerly before its fit
 	// may hold work back.
 	coldSamples = 20
+	// coldReach is how many times what the prior allows a first call may cost, as if
+	// the engine padded: usual texts of different lengths double or treble it.
+	coldReach = 4
 	// reservedSlots: offline generation leaves every fourth slot of a shared
 	// replica free, since a sequence cannot be taken back within a step.
 	reservedSlots = 4
@@ -105,12 +108,14 @@ func (c *Core) takeRedo(r *replica) *Batch {
 // limit is the largest useful call of serving work on r, in tokens: what the
 // target allows, but never below the knee, since a target that cannot be met is
 // no reason to give up throughput too; and no more than is cheaper per token. The
-// first calls to a new shape are sized by the prior alone.
+// first calls to a new shape are sized by the prior,
+// and grow while they are quick enough.
 func (c *Core) limit(r *replica) int {
 	f, most := r.fit, c.opt.MaxBatchTokens
-	if f.cold() {
-		f = NewFit(f.prior.alpha, f.prior.beta)
-	} else if f.Known() {
+	switch {
+	case f.cold():
+		return min(most, max(c.prior(f), f.reach))
+	case f.Known():
 		most = min(most, f.Useful())
 	}
 	if c.opt.Target > 0 {
@@ -118,6 +123,15 @@ func (c *Core) limit(r *replica) int {
 	}
 	return most
 }
+
+// prior is the largest useful call by what f was told before it saw any.
+func (c *Core) prior(f *Fit) int {
+	return NewFit(f.prior.alpha, f.prior.beta).Largest(cmp.Or(c.opt.Target, time.Second), c.shared)
+}
+
+// reach is what a call may cost on r at most if the engine turns out to pad: twice
+// what was quick enough, since a law that is wrong could block r for seconds.
+func (c *Core) reach(r *replica) int { return max(r.fit.reach, coldReach*c.prior(r.fit)) }
 
 // when decides whether lane l's serving work goes to r now; if not, it asks to
 // be woken when it will.
@@ -174,6 +188,7 @@ type filling struct {
 	now          time.Time
 	b            *Batch    // nil until it has a member
 	rows, tokens int       // bounds of the whole call
+	reach        int       // and of its cost if the engine pads
 	offRows      int       // offline rows that may still be added
 	offTokens    int       // and their tokens
 	due          time.Time // earliest of the serving members that can still be in time
@@ -184,7 +199,7 @@ type filling struct {
 // fill puts together the call that r should run now, nil when it should wait.
 func (c *Core) fill(now time.Time, r *replica) *Batch {
 	f := filling{
-		c: c, r: r, now: now, fit: r.fit, whole: c.opt.Off,
+		c: c, r: r, now: now, fit: r.fit, whole: c.opt.Off, reach: c.reach(r),
 		rows: c.opt.MaxBatchRows, tokens: c.opt.MaxBatchTokens,
 		offRows: c.opt.MaxBatchRows, offTokens: c.opt.MaxBatchTokens,
 	}
@@ -314,11 +329,13 @@ func (f *filling) size() Size {
 // room reports whether the call may grow, without breaking the promise to its
 // earliest member, and without costing more than a call of its own would.
 func (f *filling) room(size, grown Size, offline bool) bool {
-	row, cost := grown.Tokens-size.Tokens, grown.cost(f.fit.pads())
+	row, cost := grown.Tokens-size.Tokens, grown.cost(f.fit.padded)
 	switch {
-	case cost > f.tokens, offline && grown.Tokens-f.size().Tokens > f.offTokens:
+	case cost > f.tokens, grown.cost(true) > f.reach, offline && grown.Tokens-f.size().Tokens > f.offTokens:
 		return false
-	case f.fit.pads() && f.fit.beta*float64(cost-size.cost(true)-row) > f.fit.alpha:
+	case f.fit.cold(): // a guess is no ground for more
+		return true
+	case f.fit.padded && f.fit.beta*float64(cost-size.cost(true)-row) > f.fit.alpha:
 		return false
 	}
 	return f.due.IsZero() || !f.now.Add(f.fit.Promise(cost)).After(f.due)

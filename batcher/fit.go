@@ -23,7 +23,7 @@ const (
 	giveUpShare  = 0.8  // of a prediction: less than that no call takes
 	useful       = 0.01 // overhead from which larger calls gain nothing
 	shiftCount   = 4    // what a cell weighs after a shift
-	shiftMargin  = 1.5  // and the margin then
+	shiftMargin  = 1.2  // and the margin then
 )
 
 // Fit learns T = alpha + beta*tokens for one shape. Samples are kept as one
@@ -39,6 +39,8 @@ type Fit struct {
 	margin  float64
 	least   float64 // seconds: the quickest call of late
 	samples int
+	early   bool // all that was seen are first calls to new replicas, which are slow
+	reach   int  // twice what a call cost, as if padded, that was quick enough
 }
 
 // line is one law and what it was learned from.
@@ -76,7 +78,7 @@ func (s Size) cost(padded bool) int {
 func NewFit(alpha, beta float64) *Fit {
 	l := line{alpha: alpha, beta: beta}
 	l.prior.alpha, l.prior.beta = alpha, beta
-	return &Fit{line: l, other: l, margin: 1.2}
+	return &Fit{line: l, other: l, margin: 1.2, early: true}
 }
 
 // Observe learns from one finished call.
@@ -102,7 +104,7 @@ func (f *Fit) Observe(size Size, took time.Duration) {
 		f.margin = max(f.margin, shiftMargin)
 	}
 	f.other.observe(size.cost(!f.padded), t)
-	if f.samples >= fitCount && f.other.miss < better*f.miss {
+	if !f.cold() && f.other.miss < better*f.miss {
 		f.line, f.other, f.padded = f.other, f.line, !f.padded
 	}
 }
@@ -218,13 +220,20 @@ func (f *Fit) Known() bool {
 	return hi >= 2*lo
 }
 
-// cold reports whether too little was seen to believe anything of it.
+// settle forgets what new replicas took, but for the laws that they taught.
+func (f *Fit) settle() {
+	for _, l := range []*line{&f.line, &f.other} {
+		l.prior.alpha, l.prior.beta = l.alpha, l.beta
+		l.cells, l.drift, l.n = [32]cell{}, drift{}, 0
+	}
+	f.early = false
+}
+
+// cold reports whether too little was seen to size calls by it.
 func (f *Fit) cold() bool { return f.samples < coldSamples }
 
-// pads reports whether a call is to be sized as if the engine padded: it does, or
-// nobody knows yet, and a call that turns out to be padded may block its replica
-// for seconds.
-func (f *Fit) pads() bool { return f.padded || f.cold() }
+// sure reports whether enough was seen to refuse requests by it.
+func (f *Fit) sure() bool { return !f.early && f.n >= coldSamples }
 
 // Largest is the largest useful call for a target when replicas are staggered
 // and a request therefore waits about T/replicas: K* of 3.4.

@@ -107,3 +107,22 @@ func (c *Core) fit(shape string) *Fit {
 	}
 	return f
 }
+
+// learn feeds the fit. What new replicas take counts only while nothing better is
+// known of their shape, and is forgotten then.
+func (c *Core) learn(b *Batch, took time.Duration) {
+	f, size := b.replica.fit, b.size()
+	if b.ahead > 0 { // a first token waits for the prompts before its own
+		size = Size{Rows: 1, Tokens: b.Tokens + b.ahead, Longest: b.Tokens + b.ahead}
+	}
+	if c.opt.Target == 0 || took <= c.share() {
+		f.reach = max(f.reach, 2*size.cost(true))
+	}
+	switch settled := b.At.Sub(b.replica.since) >= settling; {
+	case settled && f.early:
+		f.settle()
+	case !settled && !f.early:
+		return
+	}
+	f.Observe(size, took)
+}

@@ -2,6 +2,7 @@ package batcher
 
 import (
 	"container/heap"
+	"math"
 	"time"
 
 	"aloft/backends"
@@ -15,12 +16,12 @@ const (
 	// call's time: some leave, some calls are short. A short one may be later, since
 	// one refused long request makes room for several. How much of each, and what
 	// counts as short (times the mean), goes from the first value to the second as
-	// refusals rise to manyRefused of all requests: the longest give way first, but
-	// the more has to go the more evenly it is spread over the lengths.
+	// refusals rise to manyRefused of all requests: at first the longest give way,
+	// but the more has to go the more evenly it is spread over the lengths.
 	calmSlack, strainedSlack = 0.10, 0.06
 	calmExtra, strainedExtra = 0.20, 0.12
-	calmShort, strainedShort = 2.0, 0.7
-	manyRefused              = 0.06
+	calmShort, strainedShort = 2.0, 0.6
+	manyRefused              = 0.07
 	// maxSkips bounds how many heads one early drop gives up; worthwhile is by how
 	// much more the call must then serve a second.
 	maxSkips   = 64
@@ -61,13 +62,13 @@ func (c *Core) late(now time.Time, w *Work) (excess time.Duration, ok bool) {
 			return 0, false
 		}
 	}
-	rate, full, known := c.capacity()
-	if !known {
+	rate, full, own := c.capacity(w.tokens())
+	if rate == 0 {
 		return 0, false
 	}
-	full = min(full, c.share())
+	full = max(min(full, c.share()), own)
 	wait := time.Duration(float64(c.backlog(w)) / rate * float64(time.Second))
-	strain := min(1, c.refused.mean/manyRefused)
+	strain := math.Pow(min(1, c.refused.mean/manyRefused), 3) // late, and then quickly
 	between := func(calm, strained float64) float64 { return calm + strain*(strained-calm) }
 	slack := between(calmSlack, strainedSlack)
 	if float64(w.tokens()) < between(calmShort, strainedShort)*c.arrivedTokens.mean {
@@ -83,9 +84,11 @@ func (c *Core) share() time.Duration {
 	return time.Duration(float64(c.opt.Target) / (1 + 1/float64(max(c.shared, 1))))
 }
 
-// capacity is what the shared replicas serve, in tokens a second, and the longest
-// promise of a full call among them; known is false while nobody has measured.
-func (c *Core) capacity() (rate float64, full time.Duration, known bool) {
+// capacity is what the shared replicas serve, in tokens a second, the longest
+// promise of a full call among them, and that of a call of so many tokens; rate is 0
+// while nobody has measured.
+func (c *Core) capacity(tokens int) (rate float64, full, own time.Duration) {
+	known := false
 	for _, r := range c.replicas {
 		if r.Offline {
 			continue
@@ -93,9 +96,13 @@ func (c *Core) capacity() (rate float64, full time.Duration, known bool) {
 		size := c.limit(r)
 		rate += float64(size) / r.fit.Seconds(size)
 		full = max(full, r.fit.Promise(size))
-		known = known || !r.fit.cold()
+		own = max(own, r.fit.Promise(tokens))
+		known = known || r.fit.sure()
 	}
-	return rate / max(1, c.padding.mean), full, known
+	if !known {
+		return 0, 0, 0
+	}
+	return rate / max(1, c.padding.mean), full, own
 }
 
 // backlog is how many tokens are served before w would be.
@@ -107,7 +114,7 @@ func (c *Core) backlog(w *Work) int {
 // thin makes room where more waits than can be answered in time: it gives up what
 // is too late already, and those heads without which the calls to come serve more.
 func (c *Core) thin(now time.Time, r *replica, l *lane) {
-	if c.opt.Target == 0 || c.opt.Off || l.alone || r.fit.cold() {
+	if c.opt.Target == 0 || c.opt.Off || l.alone || !r.fit.sure() {
 		return
 	}
 	full := float64(c.limit(r))
