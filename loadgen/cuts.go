@@ -81,9 +81,7 @@ func (d *packedDist) quantiles(offered int) Quantiles {
 	if d.h != nil {
 		out.fill(d.h, d.max)
 		out.Mean = d.h.Mean() / 1000
-		whole := histogram()
-		d.h.MergeInto(whole)
-		out.HDR = &Histogram{whole}
+		out.HDR = &Histogram{packed: d.h}
 	}
 	return out
 }

@@ -172,7 +172,7 @@ func (d *dist) quantiles(offered int, whole bool) Quantiles {
 	switch {
 	case d.h == nil:
 	case whole:
-		out.HDR = &Histogram{d.h}
+		out.HDR = &Histogram{h: d.h}
 	default:
 		out.Coarse = &Coarse{slices.Clone(d.coarse[:]), float64(d.sum) / 1e6}
 	}
@@ -230,11 +230,26 @@ func (q *Quantiles) At(name string) (float64, bool) {
 
 // Histogram is a whole distribution. As text it is HdrHistogram's compressed
 // base64 form of microseconds (V2), which other tools read too.
-type Histogram struct{ h *hdrhistogram.Histogram }
+type Histogram struct {
+	h *hdrhistogram.Histogram
+	// packed stands for h where it is nil: a report may have a thousand cuts, whose
+	// whole histograms would take 200 KB each.
+	packed *hdrhistogram.PackedHistogram
+}
+
+// whole is the histogram, made of a packed one each time.
+func (h *Histogram) whole() *hdrhistogram.Histogram {
+	if h.h != nil {
+		return h.h
+	}
+	out := histogram()
+	h.packed.MergeInto(out)
+	return out
+}
 
 // MarshalText implements encoding.TextMarshaler.
 func (h *Histogram) MarshalText() ([]byte, error) {
-	text, err := h.h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	text, err := h.whole().Encode(hdrhistogram.V2CompressedEncodingCookieBase)
 	if err != nil {
 		return nil, fmt.Errorf("loadgen: encode histogram: %w", err)
 	}
@@ -250,11 +265,16 @@ func (h *Histogram) UnmarshalText(text []byte) (err error) {
 }
 
 // N is the number of values.
-func (h *Histogram) N() int64 { return h.h.TotalCount() }
+func (h *Histogram) N() int64 {
+	if h.h == nil {
+		return h.packed.TotalCount()
+	}
+	return h.h.TotalCount()
+}
 
 // Quantile is the value at q (0 to 1) by the nearest rank, in milliseconds.
 func (h *Histogram) Quantile(q float64) float64 {
-	return float64(h.h.ValueAtPercentile(percentiles(h.N(), q)[0])) / 1000
+	return float64(h.whole().ValueAtPercentile(percentiles(h.N(), q)[0])) / 1000
 }
 
 // Bucket is a stretch [From, To] of a distribution, in milliseconds.
@@ -266,7 +286,7 @@ type Bucket struct {
 // Buckets lists the buckets that have values, in order.
 func (h *Histogram) Buckets() []Bucket {
 	var out []Bucket
-	for _, bar := range h.h.Distribution() {
+	for _, bar := range h.whole().Distribution() {
 		if bar.Count > 0 {
 			out = append(out, Bucket{float64(bar.From) / 1000, float64(bar.To) / 1000, bar.Count})
 		}

@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -98,6 +99,39 @@ func TestQuantilesByNearestRank(t *testing.T) {
 			if math.Round(got) != want || math.Round(ofCut) != want || math.Round(q.HDR.Quantile(float64(per)/1000)) != want {
 				t.Errorf("%s of 1, 2 … %d is %v, of a cut %v, by HDR %v, want %v", name, n, got, ofCut, q.HDR.Quantile(float64(per)/1000), want)
 			}
+		}
+	}
+}
+
+// A cut's distribution is that of a phase with the same values, no quantile is
+// above its greatest, and it holds no histogram of 200 KB: a report may have a
+// thousand cuts.
+func TestCutsArePacked(t *testing.T) {
+	var whole dist
+	var part, first, second packedDist
+	for i := range int64(100) {
+		us := 366_000 - 17*i // 366.0 ms lies in a bucket that ends at 366.1
+		whole.add(time.Duration(us)*time.Microsecond, 1)
+		part.add(us, false)
+		if i%2 == 0 {
+			first.add(us, false)
+		} else {
+			second.add(us, false)
+		}
+	}
+	second.merge(&first)
+	q := whole.quantiles(100, true)
+	for name, cut := range map[string]Quantiles{"whole": part.quantiles(100), "merged": second.quantiles(100)} {
+		if cut.Max != 366 || cut.P99 > cut.Max || cut.P99 != q.P99 || cut.P50 != q.P50 {
+			t.Errorf("%s: %+v, want the quantiles of %+v", name, cut, q)
+		}
+		if cut.HDR.h != nil {
+			t.Errorf("%s: holds a whole histogram", name)
+		}
+		ofCut, err := cut.HDR.MarshalText()
+		ofPhase, _ := q.HDR.MarshalText()
+		if err != nil || !bytes.Equal(ofCut, ofPhase) || cut.HDR.N() != 100 || cut.HDR.Quantile(0.5) != q.HDR.Quantile(0.5) || len(cut.HDR.Buckets()) != len(q.HDR.Buckets()) {
+			t.Errorf("%s: its histogram is another (%v)", name, err)
 		}
 	}
 }

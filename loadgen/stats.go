@@ -101,7 +101,7 @@ func (q *Quantiles) meanInterval(offered int) Interval {
 		return Interval{Hi: q.Max, Open: true}
 	}
 	n := float64(min(q.N, int64(max(offered-q.LeftOut, 1))))
-	half := normal(Confidence) * q.HDR.h.StdDev() / 1000 / math.Sqrt(n)
+	half := normal(Confidence) * q.HDR.whole().StdDev() / 1000 / math.Sqrt(n)
 	return Interval{Lo: max(q.Mean-half, 0), Hi: q.Mean + half, Open: n < 30}
 }
 
