@@ -53,7 +53,7 @@ func (m *maker) begin(sh *shot) {
 
 // client sets the random stream to what the client of a request draws now.
 func (m *maker) client(sh *shot, what int) {
-	m.pcg.Seed(mix(m.seed+uint64(what)), mix(mix(uint64(sh.index))+uint64(sh.turn)<<32+uint64(sh.retries)))
+	m.pcg.Seed(arrivals.Scramble(m.seed+uint64(what)), arrivals.Scramble(arrivals.Scramble(uint64(sh.index))+uint64(sh.turn)<<32+uint64(sh.retries)))
 }
 
 // stay decides when the client of a turn leaves, though its answer may not be

@@ -154,15 +154,7 @@ func (m *maker) draw(place, what int) {
 // seedPlace mixes, since PCG takes a seed as its state and neighbouring states
 // begin alike.
 func seedPlace(pcg *rand.PCG, seed uint64, place, what int) {
-	pcg.Seed(mix(seed+uint64(what)), mix(uint64(place)))
-}
-
-// mix is the finalizer of splitmix64 (Steele, Lea and Flood, 2014).
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
+	pcg.Seed(arrivals.Scramble(seed+uint64(what)), arrivals.Scramble(uint64(place)))
 }
 
 // append appends the body of a request to dst, and says what its answer must

@@ -38,7 +38,7 @@ type series struct {
 }
 
 func newCollector(opt Options, plans []arrivals.Plan, start time.Time) *collector {
-	c := &collector{opt: opt, plans: plans, start: start, started: start.Round(0), began: time.Now(), cpu: processCPU()}
+	c := &collector{opt: opt, plans: plans, start: start, started: start.Round(0), began: time.Now(), cpu: ProcessCPU()}
 	var end time.Duration
 	for _, p := range plans {
 		end = max(end, p.End())

@@ -179,7 +179,7 @@ func (o Options) stocks() ([]*stock, error) {
 		if err != nil {
 			return nil, err
 		}
-		out[i] = newStock(w, mix(o.Seed)^mix(textStream(i)), src)
+		out[i] = newStock(w, arrivals.Scramble(o.Seed)^arrivals.Scramble(textStream(i)), src)
 	}
 	return out, nil
 }

@@ -4,5 +4,5 @@ package loadgen
 
 import "time"
 
-// processCPU is not known on this system.
-func processCPU() time.Duration { return 0 }
+// ProcessCPU is not known on this system.
+func ProcessCPU() time.Duration { return 0 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// processCPU is the time that this process has spent on CPUs, user and system.
-func processCPU() time.Duration {
+// ProcessCPU is the time that this process has spent on CPUs, user and system.
+func ProcessCPU() time.Duration {
 	var use syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &use) != nil {
 		return 0

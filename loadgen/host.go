@@ -6,13 +6,18 @@ import (
 	"time"
 )
 
-// host describes this machine and what the run used of it.
-func host(used, elapsed time.Duration) Host {
+// ThisMachine describes the machine that this program runs on.
+func ThisMachine() Machine {
 	kernel, model := machine()
-	out := Host{
+	return Machine{
 		OS: runtime.GOOS, Arch: runtime.GOARCH, Kernel: kernel, Model: model,
-		CPUs: runtime.NumCPU(), Procs: runtime.GOMAXPROCS(0), Go: runtime.Version(), CPU: used.Seconds(),
+		CPUs: runtime.NumCPU(), Procs: runtime.GOMAXPROCS(0), Go: runtime.Version(),
 	}
+}
+
+// host is this machine and what the run used of it.
+func host(used, elapsed time.Duration) Host {
+	out := Host{Machine: ThisMachine(), CPU: used.Seconds()}
 	if elapsed > 0 {
 		out.CPUShare = used.Seconds() / (elapsed.Seconds() * float64(out.Procs))
 	}

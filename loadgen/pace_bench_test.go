@@ -126,7 +126,7 @@ func drive(b *testing.B, w Workload, rate float64) {
 	w.Name, w.Model, w.URL = "null", "m", startNull(b)
 	w.Phases = steady(rate, 2*time.Second)
 	for b.Loop() {
-		before := processCPU()
+		before := ProcessCPU()
 		report := mustRunB(b, Options{Workloads: []Workload{w}})
 		r := report.Results[0]
 		if r.OK != r.Offered {
@@ -138,7 +138,7 @@ func drive(b *testing.B, w Workload, rate float64) {
 		b.ReportMetric(r.SendLag.Max*1000, "lag-max-µs")
 		b.ReportMetric(r.P99*1000, "e2e-p99-µs")
 		b.ReportMetric(float64(r.Waited), "waited")
-		b.ReportMetric(100*(processCPU()-before).Seconds()/2, "cpu-%")
+		b.ReportMetric(100*(ProcessCPU()-before).Seconds()/2, "cpu-%")
 	}
 }
 

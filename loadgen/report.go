@@ -50,8 +50,8 @@ type Report struct {
 	LinesLost int64 `json:"lines_lost,omitempty"`
 }
 
-// Host is the machine that generated the load.
-type Host struct {
+// Machine is one that generates load.
+type Machine struct {
 	OS     string `json:"os"`
 	Arch   string `json:"arch"`
 	Kernel string `json:"kernel,omitempty"`
@@ -59,6 +59,11 @@ type Host struct {
 	CPUs   int    `json:"cpus"`
 	Procs  int    `json:"procs"` // that the generator may use: GOMAXPROCS
 	Go     string `json:"go"`
+}
+
+// Host is the machine that generated the load, and what the run took of it.
+type Host struct {
+	Machine
 	// CPU is what this process used during the run, and CPUShare that of what it
 	// may use (0 to 1). Both are 0 where the system does not tell.
 	CPU      float64 `json:"process_cpu_s"`
@@ -312,7 +317,7 @@ func (c *collector) used() time.Duration {
 	if c.opt.dial != nil {
 		return 0
 	}
-	return processCPU() - c.cpu
+	return ProcessCPU() - c.cpu
 }
 
 // maxCPUShare is how much of its CPU time a generator may use: with more there

@@ -188,6 +188,15 @@ const (
 // Rand returns the generator for (seed, stream). Streams are independent.
 func Rand(seed, stream uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, stream)) }
 
+// Scramble makes seeds that have nothing in common of neighbouring numbers: one
+// step of SplitMix64 (Steele, Lea and Flood 2014).
+func Scramble(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
 // arrival is a planned request. Its tenant may still be anyone.
 type arrival struct {
 	at time.Duration

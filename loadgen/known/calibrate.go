@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -33,20 +32,12 @@ const CalibrationSchema = "aloft.calibration/1"
 // Calibration is what this machine can do as a load generator, null server
 // included.
 type Calibration struct {
-	Schema  string    `json:"schema"`
-	Started time.Time `json:"started"`
-	Host    Host      `json:"host"`
-	Rounds  int       `json:"rounds"`
-	Figures []Figure  `json:"figures"`
-	Notes   []string  `json:"notes"` // what was not measured, and why
-}
-
-// Host is the machine that was measured.
-type Host struct {
-	OS   string `json:"os"`
-	Arch string `json:"arch"`
-	CPUs int    `json:"cpus"`
-	Go   string `json:"go"`
+	Schema  string          `json:"schema"`
+	Started time.Time       `json:"started"`
+	Host    loadgen.Machine `json:"host"`
+	Rounds  int             `json:"rounds"`
+	Figures []Figure        `json:"figures"`
+	Notes   []string        `json:"notes"` // what was not measured, and why
 }
 
 // Figure is one figure over the rounds.
@@ -111,7 +102,7 @@ func Calibrate(ctx context.Context, opt CalibrateOptions) (*Calibration, error) 
 	defer child.Close()
 	c := &calibrator{opt: opt, child: child, out: &Calibration{
 		Schema: CalibrationSchema, Started: time.Now().UTC(), Rounds: opt.Rounds, Notes: []string{},
-		Host: Host{runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version()},
+		Host: loadgen.ThisMachine(),
 	}}
 	for round := range opt.Rounds {
 		if err := c.round(ctx); err != nil {
@@ -179,12 +170,12 @@ func (c *calibrator) run(ctx context.Context, w loadgen.Workload, rate float64) 
 	if err != nil {
 		return ran{}, err
 	}
-	own := processCPU()
+	own := loadgen.ProcessCPU()
 	report, err := loadgen.Run(ctx, loadgen.Options{Name: "calibrate", Seed: 1, Drain: time.Second, Workloads: []loadgen.Workload{w}})
 	if err != nil {
 		return ran{}, err
 	}
-	own = processCPU() - own
+	own = loadgen.ProcessCPU() - own
 	after, err := c.child.Usage(ctx)
 	if err != nil {
 		return ran{}, err
@@ -292,11 +283,6 @@ func (f *Figure) show(v float64) string {
 		return fmt.Sprintf("%.3f ms", v)
 	}
 	return fmt.Sprintf("%.0f %s", v, f.Unit)
-}
-
-// OK reports whether every target was met.
-func (c *Calibration) OK() bool {
-	return !slices.ContainsFunc(c.Figures, func(f Figure) bool { return !f.OK })
 }
 
 // WriteTable writes the figures for a terminal.

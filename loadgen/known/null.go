@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"aloft/loadgen"
 )
 
 // Null is a server that costs as little as one can and answers at once: a unary
@@ -33,11 +35,10 @@ type Null struct {
 
 // Usage is what a null server did since it began, by its own clock.
 type Usage struct {
-	CPU      float64   `json:"cpu_s"` // of its process
-	Requests int64     `json:"requests"`
-	Events   int64     `json:"events"`
-	Now      time.Time `json:"now"`
-	Freezes  []Freeze  `json:"freezes"`
+	CPU      float64  `json:"cpu_s"` // of its process
+	Requests int64    `json:"requests"`
+	Events   int64    `json:"events"`
+	Freezes  []Freeze `json:"freezes"`
 }
 
 // Freeze is a time in which a null server wrote nothing.
@@ -230,5 +231,5 @@ func (n *Null) wait() {
 func (n *Null) usage() Usage {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return Usage{CPU: processCPU().Seconds(), Requests: n.requests.Load(), Events: n.events.Load(), Now: time.Now(), Freezes: append([]Freeze{}, n.freezes...)}
+	return Usage{CPU: loadgen.ProcessCPU().Seconds(), Requests: n.requests.Load(), Events: n.events.Load(), Freezes: append([]Freeze{}, n.freezes...)}
 }

@@ -71,7 +71,7 @@ func sampleReport(t testing.TB, name string) *loadgen.Report {
 		Quantiles: spread(t, 10, 3, 3), FromSend: spread(t, 10, 3, 3), Attainment: 1}
 	return &loadgen.Report{
 		Schema: loadgen.Schema, Name: name, Seed: 42, Plan: []string{"0123456789abcdef", "fedcba9876543210"}, Started: time.Date(2026, 11, 30, 10, 0, 0, 0, time.UTC), Elapsed: 8.4,
-		Host: loadgen.Host{OS: "linux", Arch: "amd64", Model: "a CPU", CPUs: 2, Procs: 2, Go: "go1.26", CPU: 1, CPUShare: 0.06}, Tool: loadgen.Tool{Commit: "abc", Modified: true},
+		Host: loadgen.Host{Machine: loadgen.Machine{OS: "linux", Arch: "amd64", Model: "a CPU", CPUs: 2, Procs: 2, Go: "go1.26"}, CPU: 1, CPUShare: 0.06}, Tool: loadgen.Tool{Commit: "abc", Modified: true},
 		Config: json.RawMessage(`{"name":` + quoted(name) + `,"workloads":[{"url":"http://127.0.0.1:8080"}]}`), Warnings: []string{"closed: a closed loop"}, Failed: []string{},
 		Results: []loadgen.Result{stream("steady", 200, 1, 0), stream("peak", 1200, 3, 4), closed}, Step: 1,
 		Cuts: []loadgen.Cut{

@@ -108,11 +108,7 @@ func (o Options) profile(rate float64, window time.Duration, seed uint64) (loadg
 // profile does not say.
 const openRequests = 4096
 
-// seedOf gives every run a seed of its own, which a rerun gives it again
-// (SplitMix64: Steele, Lea and Flood 2014).
+// seedOf gives every run a seed of its own, which a rerun gives it again.
 func seedOf(seed uint64, run int) uint64 {
-	z := seed + uint64(run+1)*0x9e3779b97f4a7c15
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+	return arrivals.Scramble(seed + arrivals.Scramble(uint64(run)))
 }

@@ -6,6 +6,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -58,22 +59,15 @@ func NewTarget(base string, dial Dialer) (*Target, error) {
 	port := u.Port()
 	switch u.Scheme {
 	case "http":
-		port = or(port, "80")
+		port = cmp.Or(port, "80")
 	case "https":
-		port = or(port, "443")
+		port = cmp.Or(port, "443")
 		t.tls = &tls.Config{ServerName: u.Hostname(), NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12}
 	default:
 		return nil, fmt.Errorf("wire: base URL is %q, want scheme http or https", base)
 	}
 	t.address = net.JoinHostPort(u.Hostname(), port)
 	return t, nil
-}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 // Trust has the target's connections be checked against roots, nil being the
