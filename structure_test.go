@@ -29,6 +29,7 @@ var mayImport = map[string][]string{
 	"backends/serve":         {"backends", "backends/openai"},
 	"backends/synthetic":     {"backends", "backends/openai", "backends/serve", "backends/synthetic/law"},
 	"backends/synthetic/law": {},
+	"backends/tokens":        {},
 	"batcher":                {"backends", "backends/openai"},
 	"configs":                {},
 	"gateway":                {"backends", "backends/openai", "jobs"},

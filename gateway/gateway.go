@@ -31,6 +31,8 @@ type Model struct {
 	// Counter counts prompt tokens. One that also has Observe(bytes, tokens int)
 	// is an estimate: it learns from usage and refuses no prompt as too long.
 	Counter backends.Counter
+	// Calibration is of the Counter; nil = nothing is known of it.
+	Calibration *backends.Calibration
 
 	// Adapter is set when the name asked for, or listed, is "model:adapter"; Name
 	// is the model's.

@@ -36,8 +36,8 @@ type ask struct {
 	s       *Server
 	req     backends.Request
 	counter backends.Counter // the model's
-	text    int              // bytes of the prompt's text, for counters that learn
-	row     [1]int           // the InputTokens of a request with one row
+	prompt  prompt
+	row     [1]int // the InputTokens of a request with one row
 	seat    watched
 	out     Outcome
 
@@ -169,7 +169,7 @@ func (s *Server) prepare(who *caller, body []byte) (*ask, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &ask{s: s, counter: m.Counter, grant: who.grant, req: backends.Request{
+	a := &ask{s: s, counter: m.Counter, prompt: prompt{calibration: m.Calibration}, grant: who.grant, req: backends.Request{
 		ID: who.id, Endpoint: e, Model: m.Name, Tenant: who.tenant, Class: who.class,
 		Path: e.EnginePath(who.path), ContentType: who.kind, Body: body, Header: who.header,
 		Stream: scan.Stream, WantUsage: scan.WantUsage,

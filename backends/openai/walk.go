@@ -2,6 +2,9 @@ package openai
 
 import (
 	"bytes"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 )
@@ -122,6 +125,55 @@ func text(raw []byte) string {
 		return alias(raw[1 : len(raw)-1])
 	}
 	return gjson.ParseBytes(raw).Str
+}
+
+// AppendText appends what a raw JSON string says. A surrogate without its other
+// half becomes U+FFFD.
+func AppendText(dst, raw []byte) []byte {
+	if len(raw) < 2 || raw[0] != '"' {
+		return dst
+	}
+	for raw = raw[1 : len(raw)-1]; ; {
+		n := bytes.IndexByte(raw, '\\')
+		if n < 0 || n+1 >= len(raw) {
+			return append(dst, raw...)
+		}
+		dst = append(dst, raw[:n]...)
+		c := raw[n+1]
+		raw = raw[n+2:]
+		switch c {
+		case 'b':
+			c = '\b'
+		case 'f':
+			c = '\f'
+		case 'n':
+			c = '\n'
+		case 'r':
+			c = '\r'
+		case 't':
+			c = '\t'
+		case 'u':
+			r := unit(raw)
+			raw = raw[min(4, len(raw)):]
+			if utf16.IsSurrogate(r) && len(raw) >= 6 && raw[0] == '\\' && raw[1] == 'u' {
+				if whole := utf16.DecodeRune(r, unit(raw[2:])); whole != utf8.RuneError {
+					r, raw = whole, raw[6:]
+				}
+			}
+			dst = utf8.AppendRune(dst, r)
+			continue
+		}
+		dst = append(dst, c)
+	}
+}
+
+// unit reads the four digits of a \u escape.
+func unit(raw []byte) rune {
+	n, err := strconv.ParseUint(alias(raw[:min(4, len(raw))]), 16, 16)
+	if err != nil {
+		return utf8.RuneError
+	}
+	return rune(n)
 }
 
 // filled takes the next value and reports whether it is more than null, "", []

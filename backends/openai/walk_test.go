@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 )
@@ -72,6 +73,25 @@ func FuzzWalk(f *testing.F) {
 		}
 		if !bytes.Equal(keep, data) {
 			t.Fatal("changed its input")
+		}
+	})
+}
+
+func FuzzAppendText(f *testing.F) {
+	for _, s := range []string{`"a"`, `""`, `"\u00e9\n\t\"\\\/"`, `"\ud83d\ude42"`, `"\ud83d"`, `"\ud83dx"`, `"\ude42\ud83d"`, `"\ud83d\ud83d\ude42"`, `"\u0000"`, `"\uD83D\uDE42é"`, `"\b\f\r"`} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got := string(AppendText([]byte("x"), []byte(s)))
+		if !json.Valid([]byte(s)) || s[0] != '"' || s[len(s)-1] != '"' {
+			return // any bytes end
+		}
+		var want string
+		if err := json.Unmarshal([]byte(s), &want); err != nil || !utf8.ValidString(s) {
+			return
+		}
+		if got != "x"+want {
+			t.Errorf("%q: %q, want %q", s, got[1:], want)
 		}
 	})
 }

@@ -95,6 +95,9 @@ func (b BatchStatus) draw(w *strings.Builder, m ModelStatus) {
 		}
 		fmt.Fprintln(w)
 	}
+	if m.Counts != nil {
+		fmt.Fprintf(w, "  tokens: by %s, %.3f of the engines' count\n", m.Counted, *m.Counts)
+	}
 }
 
 // meterBatching exports what every batcher decided. Labels are models, shapes and
@@ -109,6 +112,7 @@ func (s *server) meterBatching(m metric.Meter) error {
 	alpha, _ := m.Float64ObservableGauge("aloft.batcher.alpha", metric.WithUnit("s"), metric.WithDescription("Fitted time that a call costs whatever its size"))
 	beta, _ := m.Float64ObservableGauge("aloft.batcher.beta", metric.WithUnit("s"), metric.WithDescription("Fitted time of a token"))
 	margin, _ := m.Float64ObservableGauge("aloft.batcher.margin", metric.WithDescription("What 95 of 100 calls stay below, over the fitted time"))
+	ratio, _ := m.Float64ObservableGauge("aloft.tokens.ratio", metric.WithDescription("Tokens of recent prompts as counted here, over the engines' count"))
 	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		set := s.serving.set.Load()
 		for _, name := range set.order {
@@ -133,8 +137,11 @@ func (s *server) meterBatching(m metric.Meter) error {
 			own := metric.WithAttributes(attribute.String("model", name))
 			o.ObserveFloat64(rows, b.Rows, own)
 			o.ObserveFloat64(eta, sig.Eta, own)
+			if r := set.models[name].ratio(); r != nil {
+				o.ObserveFloat64(ratio, *r, own, metric.WithAttributes(attribute.String("by", set.models[name].by())))
+			}
 		}
 		return nil
-	}, calls, holds, drops, rows, eta, oldest, alpha, beta, margin)
+	}, calls, holds, drops, rows, eta, oldest, alpha, beta, margin, ratio)
 	return err
 }

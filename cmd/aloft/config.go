@@ -64,10 +64,10 @@ type EngineConfig struct {
 
 // ModelConfig is one served model.
 type ModelConfig struct {
-	Name      string            `yaml:"name"`
-	Aliases   []string          `yaml:"aliases"`
-	Engine    string            `yaml:"engine"` // llama, synthetic, command
-	GGUF      string            `yaml:"gguf"`
+	Name      string   `yaml:"name"`
+	Aliases   []string `yaml:"aliases"`
+	Engine    string   `yaml:"engine"` // llama, synthetic, command
+	Files     `yaml:",inline"`
 	Command   []string          `yaml:"command"` // engine command: argument list with {port}
 	Env       map[string]string `yaml:"env"`
 	Sleep     string            `yaml:"sleep"` // engine command: http or pause
@@ -84,6 +84,12 @@ type ModelConfig struct {
 	Affinity  AffinityConfig    `yaml:"affinity"`
 	Hedge     bool              `yaml:"hedge"` // ask a second replica when a short unary call is slower than its p95
 	Overflow  *OverflowConfig   `yaml:"overflow"`
+}
+
+// Files are a model's files.
+type Files struct {
+	GGUF      string `yaml:"gguf"`
+	Tokenizer string `yaml:"tokenizer"` // tokenizer.json, its folder, or a GGUF file: what tokens are counted by; "" = found by itself
 }
 
 // ReplicasConfig bounds a model's replicas.

@@ -46,7 +46,11 @@ func keysOf(v reflect.Value, path string) []key {
 	var out []key
 	for i := range v.NumField() {
 		if tag := v.Type().Field(i).Tag.Get("yaml"); tag != "" {
-			out = append(out, keysOf(v.Field(i), strings.TrimPrefix(path+"."+tag, "."))...)
+			below := path
+			if tag != ",inline" {
+				below = strings.TrimPrefix(path+"."+tag, ".")
+			}
+			out = append(out, keysOf(v.Field(i), below)...)
 		}
 	}
 	return out

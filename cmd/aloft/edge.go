@@ -211,6 +211,8 @@ type ModelStatus struct {
 	Queue    map[string]int `json:"queue"` // by class
 	Eta      float64        `json:"eta"`
 	Batching BatchStatus    `json:"batching"`
+	Counted  string         `json:"tokens_by"`    // vocabulary, or estimate
+	Counts   *float64       `json:"tokens_ratio"` // our counts over the engines'; null = none yet
 }
 
 // JobStatus is one unfinished job.
@@ -284,7 +286,7 @@ func (s *server) modelStatus(m *served, n arbiter.Numbers) ModelStatus {
 	sig := m.batcher.Signals(time.Now())
 	ms := ModelStatus{Name: m.Name, State: string(s.serving.state(m.Name, "")), Level: n.Level, Need: n.Need, Fast: n.Fast, Have: n.Have,
 		Headroom: n.Room, P99: 1000 * sig.First.P99.Seconds(), Target: 1000 * m.Target.Seconds(), Rate: sig.Load.Requests,
-		Queue: map[string]int{}, Eta: sig.Eta, Batching: batchStatus(sig)}
+		Queue: map[string]int{}, Eta: sig.Eta, Batching: batchStatus(sig), Counted: m.by(), Counts: m.ratio()}
 	for c := range backends.Classes {
 		ms.Queue[c.String()] = sig.Class[c].Queue
 	}

@@ -14,7 +14,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"aloft/backends"
 	"aloft/batcher"
 	"aloft/gateway/overflow"
 )
@@ -147,12 +146,18 @@ func (s *server) nextSet(c *Config, old *modelSet) (*modelSet, error) {
 		if err != nil {
 			return fail(i, ".shape", fmt.Errorf("shape: %w", err))
 		}
-		next := &served{ModelConfig: m, needs: needs, options: batching(c, m), counter: &backends.Ratio{}, created: time.Now(), meter: &meter{}}
+		next := &served{ModelConfig: m, needs: needs, options: batching(c, m), created: time.Now(), meter: &meter{}}
 		if was := old.models[m.Name]; was != nil {
-			next.counter, next.created, next.meter = was.counter, was.created, was.meter
+			next.created, next.meter = was.created, was.meter
+			if sameVocabulary(&was.ModelConfig, &m) {
+				next.counting = was.counting
+			}
 			if reflect.DeepEqual(was.options, next.options) {
 				next.batcher = was.batcher
 			}
+		}
+		if next.counter == nil {
+			next.counting = s.countingOf(c, &m)
 		}
 		if next.route, err = s.nextRoute(c, &m, old.models[m.Name]); err != nil {
 			return fail(i, ".overflow", err)

@@ -25,7 +25,7 @@ type served struct {
 	options batcher.Options // of the batcher
 	route   *overflow.Route // to an external provider; nil = none
 	needs   gpu.Shape
-	counter *backends.Ratio
+	counting
 	created time.Time
 	meter   *meter
 }
@@ -77,7 +77,7 @@ func newModelSet(models ...*served) *modelSet {
 
 // listed is the part of a model's listing that stays.
 func (m *served) listed() gateway.Model {
-	g := gateway.Model{Name: m.Name, Context: m.Context, Created: m.created, OwnedBy: "aloft", Shape: m.Shape, Counter: m.counter,
+	g := gateway.Model{Name: m.Name, Context: m.Context, Created: m.created, OwnedBy: "aloft", Shape: m.Shape, Counter: m.counter, Calibration: m.calibration,
 		BySession: m.Affinity.Session, ByPrefix: m.Affinity.Prefix, Overflow: m.Overflow != nil}
 	for _, e := range m.Endpoints {
 		g.Endpoints = append(g.Endpoints, backends.Endpoint(e))

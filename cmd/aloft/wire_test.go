@@ -21,7 +21,7 @@ func testServing() *serving {
 	}
 	s.set.Store(newModelSet(
 		&served{ModelConfig: ModelConfig{Name: "m", Aliases: []string{"text-embedding-3-small"}, Endpoints: []string{"embeddings"},
-			Adapters: []string{"fr", "de"}, Affinity: AffinityConfig{Prefix: true}, Overflow: &OverflowConfig{}}, counter: &backends.Ratio{}},
+			Adapters: []string{"fr", "de"}, Affinity: AffinityConfig{Prefix: true}, Overflow: &OverflowConfig{}}, counting: counting{counter: &backends.Ratio{}}},
 		&served{ModelConfig: ModelConfig{Name: "m:de", Endpoints: []string{"chat"}, Affinity: AffinityConfig{Session: true}}},
 	))
 	return s
