@@ -240,14 +240,15 @@ func (s *serving) Models(now time.Time) []arbiter.Model {
 	return out
 }
 
-// unitTime is the replica time that one token of demand costs, in seconds: in
-// the largest useful call for merged ones (1/µ*), or in the largest that the
-// settings allow; the slope of the prefill for generation.
+// unitTime is the replica time that one token of demand costs, in seconds, on the
+// shape that most replicas have: in the largest useful call for merged ones
+// (1/µ*), or in the largest that the settings allow; the slope of the prefill for
+// generation.
 func (m *served) unitTime(sig batcher.Signals) float64 {
 	if len(sig.Fits) == 0 {
 		return 0
 	}
-	f := sig.Fits[0]
+	f := slices.MaxFunc(sig.Fits, func(a, b batcher.ShapeFit) int { return cmp.Compare(a.Replicas, b.Replicas) })
 	if !m.embeds() {
 		return f.Beta
 	}
