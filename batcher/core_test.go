@@ -519,7 +519,7 @@ func TestFloorShareKeepsOfflineAlive(t *testing.T) {
 // BenchmarkCore is what the core costs a request while 10,000 wait: its arrival,
 // its share of a call, and that call's end. Issue 5 wants 5 us and 4 allocations.
 func BenchmarkCore(b *testing.B) {
-	for _, tenants := range []int{1, 100} {
+	for _, tenants := range []int{1, 100, 10_000} {
 		b.Run(fmt.Sprint("tenants=", tenants), func(b *testing.B) {
 			const queued = 10_000
 			c := NewCore(Options{Model: "m", Merge: true, Target: time.Hour, MaxQueue: 2 * queued, QueueTimeout: time.Hour})
@@ -598,5 +598,37 @@ func TestClosedLoop(t *testing.T) {
 	t.Logf("on %.0f/s, off %.0f/s, ready-made %.0f/s", on, off, made)
 	if on < 1.5*off || on < 0.9*made {
 		t.Errorf("on %.0f/s, want 1.5 times off (%.0f/s) and 0.9 times ready-made (%.0f/s)", on, off, made)
+	}
+}
+
+// What tenants leave behind when they have gone is bounded.
+func TestTenantsAreForgotten(t *testing.T) {
+	c := NewCore(Options{Model: "m", Merge: true, MaxQueue: 1 << 20})
+	c.SetReplicas(t0, shared("a"))
+	now := t0
+	var flying []*Batch
+	note := func(acts []Action) {
+		for _, a := range acts {
+			if a.Kind == Dispatch {
+				flying = append(flying, a.Batch)
+			}
+		}
+	}
+	for n := range 50_000 { // 20,000 at once, then one after another
+		now = now.Add(time.Millisecond)
+		note(c.Arrive(now, work(0, fmt.Sprint(n), now, 10)))
+		for n > 20_000 && len(flying) > 0 {
+			f := flying[0]
+			flying = flying[1:]
+			note(c.Done(now, f, Result{Took: ms(10)}))
+		}
+	}
+	if n := len(c.order.classes[0].accounts); n > 3*maxAccounts {
+		t.Errorf("%d accounts are kept, want no more than about %d", n, maxAccounts)
+	}
+	for _, l := range c.order.lanes {
+		if n := len(l.bands[0].tenants); n > 3*maxTenants {
+			t.Errorf("%d queues of tenants are kept, want no more than about %d", n, maxTenants)
+		}
 	}
 }

@@ -36,6 +36,7 @@ type order struct {
 // classState is what a class keeps over all lanes.
 type classState struct {
 	accounts              map[string]*account
+	prune                 int     // how many accounts there may be until the idle ones are dropped
 	floor                 float64 // counter of the tenant served last: newcomers are lifted to it
 	owed                  float64 // tokens that the floor share owes this class
 	queue, rows, tokens   int
@@ -67,11 +68,14 @@ type lane struct {
 type band struct {
 	byTenant map[string]*tenantQueue
 	tenants  []*tenantQueue
+	turns    turns
+	prune    int // how many tenants there may be until the idle ones are dropped
 	tokens   int
 	rows     int
 }
 
 type tenantQueue struct {
+	turn
 	name    string
 	account *account
 	works   dueHeap
@@ -106,6 +110,7 @@ func (o *order) add(w *Work) {
 	heap.Push(&q.works, w)
 	heap.Push(&o.expiries, w)
 	w.lane, w.queue = l, q
+	l.bands[w.Class].turns.wants(q)
 	l.works++
 	o.classes[w.Class].queue++
 	rows, tokens := w.waiting()
@@ -118,16 +123,14 @@ func (o *order) tenant(l *lane, class backends.Class, name string) *tenantQueue 
 	if q := b.byTenant[name]; q != nil {
 		return q
 	}
-	if len(b.tenants) >= maxTenants {
-		b.tenants = slices.DeleteFunc(b.tenants, func(q *tenantQueue) bool {
-			if len(q.works) > 0 {
-				return false
-			}
-			delete(b.byTenant, q.name)
-			return true
-		})
+	if len(b.tenants) >= max(b.prune, maxTenants) {
+		b.tenants, b.byTenant = slices.DeleteFunc(b.tenants, func(q *tenantQueue) bool { return len(q.works) == 0 && q.pos < 0 }), map[string]*tenantQueue{}
+		for _, q := range b.tenants {
+			b.byTenant[q.name] = q
+		}
+		b.prune = 2 * len(b.tenants)
 	}
-	q := &tenantQueue{name: name, account: o.account(class, name)}
+	q := &tenantQueue{name: name, account: o.account(class, name), turn: turn{pos: -1}}
 	if b.byTenant == nil {
 		b.byTenant = map[string]*tenantQueue{}
 	}
@@ -142,12 +145,14 @@ func (o *order) account(class backends.Class, name string) *account {
 	if a != nil {
 		return a
 	}
-	if len(c.accounts) >= maxAccounts { // idle tenants lose their memory, never those that wait
+	if len(c.accounts) >= max(c.prune, maxAccounts) { // idle tenants lose their memory, never those that wait
+		waiting := map[string]*account{}
 		for n, old := range c.accounts {
-			if old.queued == 0 {
-				delete(c.accounts, n)
+			if old.queued > 0 {
+				waiting[n] = old
 			}
 		}
+		c.accounts, c.prune = waiting, 2*len(waiting)
 	}
 	a = &account{served: c.floor}
 	c.accounts[name] = a
@@ -232,17 +237,10 @@ func (o *order) charge(w *Work, tokens float64) {
 
 // next is the band's next work, nil when nothing is visible in it.
 func (b *band) next() *Work {
-	var best *tenantQueue
-	for _, q := range b.tenants {
-		if len(q.works) > 0 && (best == nil || q.account.served < best.account.served ||
-			q.account.served == best.account.served && q.works[0].due.Before(best.works[0].due)) {
-			best = q
-		}
+	if q := b.turns.first(); q != nil {
+		return q.works[0]
 	}
-	if best == nil {
-		return nil
-	}
-	return best.works[0]
+	return nil
 }
 
 // earliest is the band's earliest due work over all tenants.
@@ -259,7 +257,10 @@ func (b *band) earliest() *Work {
 // hide takes w out of its tenant's order until show; it stays queued.
 func hide(w *Work) { heap.Remove(&w.queue.works, w.duePos) }
 
-func show(w *Work) { heap.Push(&w.queue.works, w) }
+func show(w *Work) {
+	heap.Push(&w.queue.works, w)
+	w.lane.bands[w.Class].turns.wants(w.queue)
+}
 
 // lane returns the lane that r serves next among the classes from..to, nil when none
 // has work for it: the highest class first, then the least served tenant, then the

@@ -163,6 +163,9 @@ func (c *Core) hopeless(now time.Time, r *replica, q *tenantQueue) int {
 // a second (Nexus's early drop): a head that is nearly late makes the call small.
 func (c *Core) skips(now time.Time, r *replica, b *band, q *tenantQueue) (best int) {
 	limit := float64(c.limit(r))
+	if float64(r.fit.Within(q.works[0].due.Sub(now))) >= limit {
+		return 0 // the head makes no call smaller
+	}
 	for _, other := range b.tenants {
 		if other != q && len(other.works) > 0 {
 			limit = min(limit, float64(r.fit.Within(other.works[0].due.Sub(now))))
