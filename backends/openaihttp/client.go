@@ -133,7 +133,8 @@ func (c *Client) Do(ctx context.Context, call *backends.Call) (*backends.Reply, 
 	err := x.try(start, false)
 	// A reused connection that died at once, before the engine sent anything, had
 	// been closed for being idle, and the engine never saw the call: once more, on a new one.
-	if err != nil && x.reused && x.stage != answered && ctx.Err() == nil && time.Since(start) < staleWithin {
+	if err != nil && x.reused && x.stage != answered && ctx.Err() == nil &&
+		(errors.Is(err, errStale) || time.Since(start) < staleWithin) {
 		err = x.try(start, true)
 	}
 	if err != nil {

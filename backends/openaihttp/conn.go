@@ -3,6 +3,7 @@ package openaihttp
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -20,13 +21,13 @@ type conn struct {
 	parts    [2][]byte // of a request, and what of it is not written yet
 	unsent   net.Buffers
 	raw      syscall.RawConn
-	look     func(fd uintptr)
-	quiet    bool // what look saw
+	look     func(fd uintptr) // for TLS
+	quiet    bool             // what look saw
 	step     func(fd uintptr) (over bool)
 	asked    asked
 	deadline time.Time // that was set last
-	idle     time.Time
-	kind     string // the last reply's content type: the next one's, most often
+	idle     time.Time // since when the latest, zero = it has served no call
+	kind     string    // the last reply's content type: the next one's, most often
 }
 
 // asked is a request on its way, and the first read of its reply.
@@ -51,10 +52,7 @@ func (c *Client) dial(ctx context.Context) (*conn, error) {
 	}
 	cn := &conn{Conn: socket, socket: socket}
 	cn.abort = func() { socket.Close() }
-	cn.look = func(fd uintptr) {
-		var b [1]byte
-		_, cn.quiet, _ = read(fd, b[:])
-	}
+	cn.look = func(fd uintptr) { cn.quiet = quiet(fd) }
 	cn.step = cn.sendThenRead
 	if s, ok := socket.(syscall.Conn); ok && rawReads {
 		if cn.raw, err = s.SyscallConn(); err != nil {
@@ -113,19 +111,40 @@ func (cn *conn) ask(head, body, into []byte) asked {
 	return out
 }
 
+// errStale is what a call finds that gets a connection which had ended, or had
+// said something, while no call used it. Nothing was sent.
+var errStale = errors.New("the connection is no longer good")
+
 // sendThenRead is called once the socket is being watched for what comes, and
-// again, until it is over, when something may have come. To send in the first
-// call saves the read that Read begins with and that never finds a reply, since
-// the engine has only just been asked.
+// again, until it is over, when something may have come. What came before it was
+// watched wakes nobody, so that the first call has to look: on a connection that
+// served a call before it sends, since whatever is there is no reply to this
+// request; on a new one afterwards, since that may be a refusal. A used one is
+// not read again after sending: the engine has only just been asked.
 func (cn *conn) sendThenRead(fd uintptr) (over bool) {
 	a := &cn.asked
 	if a.written.IsZero() {
+		used := !cn.idle.IsZero()
+		if used && !quiet(fd) {
+			a.writeErr, a.readErr, a.written = errStale, errStale, time.Now()
+			return true
+		}
 		a.writeErr, a.written = cn.write(a.head, a.body), time.Now()
-		return a.writeErr != nil
+		if used || a.writeErr != nil {
+			return a.writeErr != nil
+		}
 	}
 	var again bool
 	a.n, again, a.readErr = read(fd, a.into)
 	return !again
+}
+
+// quiet reports whether a socket is open and nothing lies in it: no bytes, which
+// would be taken for the next reply, and no end.
+func quiet(fd uintptr) bool {
+	var b [1]byte
+	_, again, _ := read(fd, b[:])
+	return again
 }
 
 // lateBy is the part of a timeout by which it may come late.
@@ -141,15 +160,19 @@ func (cn *conn) expire(now time.Time, d time.Duration) {
 	}
 }
 
-// usable reports whether an unused connection is open and nothing came on it:
-// no bytes, which would be taken for the next reply, and no end.
+// usable reports whether an unused connection may serve a call. A plain one
+// looks for itself, in ask. TLS, which waits for nothing without a read of its
+// own before, is looked at here.
 func (cn *conn) usable() bool {
-	if cn.raw == nil || cn.raw.Control(cn.look) != nil || !cn.quiet {
+	if cn.raw == nil {
 		return false
 	}
 	t, ok := cn.Conn.(*tls.Conn)
 	if !ok {
 		return true
+	}
+	if cn.raw.Control(cn.look) != nil || !cn.quiet {
+		return false
 	}
 	// What TLS has read ahead is in no socket buffer: a read that may not wait tells.
 	cn.deadline = time.Unix(1, 0)

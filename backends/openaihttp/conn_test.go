@@ -134,6 +134,81 @@ func TestUnaskedReplyIsNobodys(t *testing.T) {
 	}
 }
 
+// An engine that ends its side and goes on listening is seen at once, also when
+// its end was reported before the call watched for it: no second report comes.
+func TestEndBeforeTheWatch(t *testing.T) {
+	end := make(chan struct{})
+	url := engine(t, "tcp", func(n int, _ *http.Request, c net.Conn) {
+		fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d", n)
+		if n == 1 {
+			<-end
+			c.(*net.TCPConn).CloseWrite()
+		}
+	})
+	c := client(t, Options{BaseURL: url, FirstByteTimeout: time.Minute})
+	if got, err := get(c, plainCall); got != "1" || err != nil {
+		t.Fatalf("%q, %v", got, err)
+	}
+	cn := c.pool.take(time.Now())
+	reported(t, cn, func() { close(end) })
+	if a := cn.ask([]byte("GET / HTTP/1.1\r\n\r\n"), nil, make([]byte, 10)); !errors.Is(a.writeErr, errStale) || a.n != 0 {
+		t.Errorf("%d bytes, %v; want errStale", a.n, a.writeErr)
+	}
+	c.pool.put(cn, 1)
+	start := time.Now()
+	if got, err := get(c, plainCall); got != "2" || err != nil || time.Since(start) > 10*time.Second {
+		t.Errorf("%q, %v after %v, want the answer of another connection", got, err, time.Since(start))
+	}
+}
+
+// reported makes something come on cn, and returns when the poller has said so.
+func reported(t *testing.T, cn *conn, come func()) {
+	t.Helper()
+	cn.expire(time.Now(), 10*time.Second)
+	if err := cn.raw.Read(func(fd uintptr) bool {
+		if come != nil { // the first call, which nothing has woken
+			come()
+			come = nil
+			return false
+		}
+		_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		return err != syscall.EAGAIN
+	}); err != nil {
+		t.Fatal("no report:", err)
+	}
+}
+
+// A new connection that the engine refuses before it was asked gives the refusal.
+func TestRefusedBeforeTheCall(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c := client(t, Options{BaseURL: "http://" + ln.Addr().String()})
+	for _, want := range []string{"HTTP/1.1 503", ""} {
+		cn, err := c.dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cn.abort()
+		engine, err := ln.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engine.Close()
+		reported(t, cn, func() {
+			io.WriteString(engine, want)
+			engine.(*net.TCPConn).CloseWrite()
+		})
+		buf := make([]byte, len(want)+1)
+		a := cn.ask([]byte("GET / HTTP/1.1\r\n\r\n"), nil, buf)
+		if string(buf[:a.n]) != want || a.writeErr != nil || want == "" && a.readErr != io.EOF {
+			t.Errorf("%q, %v, %v; want %q", buf[:a.n], a.writeErr, a.readErr, want)
+		}
+	}
+}
+
 // An engine that closes an unused connection costs the next call nothing, and
 // one that closes it just as the call is sent costs it another connection.
 func TestIdleConnectionClosedByTheEngine(t *testing.T) {
