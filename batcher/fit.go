@@ -22,6 +22,7 @@ const (
 	leastRise    = 1e-3 // how fast the quickest call is forgotten, a call
 	giveUpShare  = 0.8  // of a prediction: less than that no call takes
 	useful       = 0.01 // overhead from which larger calls gain nothing
+	surely       = 1.6  // times the margin, for what is held back until the last moment
 	shiftCount   = 4    // what a cell weighs after a shift
 	shiftMargin  = 1.2  // and the margin then
 )
@@ -177,10 +178,10 @@ func (f *Fit) Promise(tokens int) time.Duration {
 	return time.Duration(f.margin * f.Seconds(tokens) * float64(time.Second))
 }
 
-// Surely is Promise with twice its margin: what is held back until the last moment
+// Surely is Promise with a wider margin: what is held back until the last moment
 // is late whenever the promise is broken, which is 5 times in 100.
 func (f *Fit) Surely(tokens int) time.Duration {
-	return time.Duration((2*f.margin - 1) * f.Seconds(tokens) * float64(time.Second))
+	return time.Duration((1 + surely*(f.margin-1)) * f.Seconds(tokens) * float64(time.Second))
 }
 
 // Least is the least time that a call of so many tokens may take: what cannot be
