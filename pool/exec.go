@@ -102,6 +102,10 @@ func (x Exec) Launch(ctx context.Context, l Launch) (Engine, error) {
 		return nil, fmt.Errorf("launch %s: %w%s", l.Replica, err, log.tail())
 	}
 	e.probes.Go(e.probe)
+	if l.Said != nil {
+		r := reader{url: e.base + "/metrics", asleep: e.asleep.Load, said: l.Said, every: readEvery, timeout: readTimeout, silence: readSilence, rarely: readRarely}
+		e.probes.Go(func() { r.run(e.Process.Done()) })
+	}
 	return e, nil
 }
 

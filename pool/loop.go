@@ -172,7 +172,7 @@ func (l *loop) load(r *replica) {
 	l.enter(r, Loading, 0)
 	r.adapters, r.out, r.outs = nil, time.Time{}, 0
 	r.loads++
-	launch := Launch{Replica: r.info.ID, Model: r.model, Slice: r.info.Slice, Offline: r.info.Job != "", Has: l.p.adapters(r, r.loads)}
+	launch := Launch{Replica: r.info.ID, Model: r.model, Slice: r.info.Slice, Offline: r.info.Job != "", Has: l.p.adapters(r, r.loads), Said: l.p.readings(r.model.Name, r.info.ID)}
 	beside, p := r.replaces != nil, l.p
 	var engine Engine
 	l.later(r, act{limit: p.opt.StartTimeout, run: func(ctx context.Context) error {

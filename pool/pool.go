@@ -46,6 +46,9 @@ type Launch struct {
 	// Has is told which of Model.Adapters the engine has: before it is warm, and
 	// again when that changes.
 	Has func(adapters []string)
+	// Said is told what the engine says of itself, every second or so, and once why
+	// one that had said something has fallen silent. Nil = nobody wants to know.
+	Said func(backends.Reading, error)
 }
 
 // Engine is one running engine.
@@ -103,6 +106,9 @@ type Options struct {
 	Publish func(model string, ready []ReadyReplica)
 	// OnEvent is called for every change of state. Like Publish it must not block.
 	OnEvent func(Event)
+	// OnReading is called with what a ready or starting replica's engine says of
+	// itself, for engines that say something. nil = nobody asks. It must not block.
+	OnReading func(model, replica string, said backends.Reading)
 	// Free measures the memory of a slice that nobody holds; ok is false where it
 	// cannot. nil = a launch waits for no memory. It is called outside the loop and
 	// may take milliseconds.
