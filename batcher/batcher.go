@@ -33,9 +33,6 @@ type Replica struct {
 	Shape   string // key of the service-time fit: replicas of one shape share it
 	Index   int    // order for placement: with eta > 0 the lowest fills first
 
-	// KVTokens is what its KV cache holds; 0 = what its engine says, else no limit.
-	KVTokens int
-
 	Adapters []string // LoRA adapters that it serves beside the model itself
 	Old      bool     // the model has changed since: another is to take its place
 }
@@ -72,6 +69,10 @@ type Options struct {
 	Window     time.Duration // how far back latencies are judged, 10 s
 	MinSamples int           // fewer samples than this in the window give no headroom, 20
 
+	// KVTokens is what each replica's KV cache holds; 0 = what its engine says, and
+	// no limit where that says nothing.
+	KVTokens int
+
 	Off bool // batching off: one request a call (for comparison)
 
 	// Affinity sends generation to the replica that knows its session or prefix,
@@ -99,6 +100,8 @@ func (o Options) Validate() error {
 		return bad("max_queue_delay", o.MaxQueueDelay, "0 or more")
 	case o.MaxQueue < 0:
 		return bad("max_queue", o.MaxQueue, "0 or more")
+	case o.KVTokens < 0:
+		return bad("kv_tokens", o.KVTokens, "0 or more")
 	case o.QueueTimeout < 0:
 		return bad("queue_timeout", o.QueueTimeout, "0 or more")
 	case o.Target < 0:

@@ -125,9 +125,9 @@ type engineState struct {
 	prefills []*Batch  // without a first byte, in order of dispatch
 }
 
-// room is how many tokens may be promised; 0 = no limit is known.
-func (r *replica) room() int {
-	return int(kvShare * float64(cmp.Or(r.KVTokens, r.reading.KVTokens)))
+// room is how many tokens of r's cache may be promised; 0 = no limit is known.
+func (c *Core) room(r *replica) int {
+	return int(kvShare * float64(cmp.Or(c.opt.KVTokens, r.reading.KVTokens)))
 }
 
 // stale reports whether the engine gave figures once, and gives none now.
@@ -172,7 +172,7 @@ type growth struct{ now, left int }
 
 // holds reports whether r's cache has room for w too.
 func (c *Core) holds(r *replica, w *Work) bool {
-	room := r.room()
+	room := c.room(r)
 	return room == 0 || r.kv+w.tokens()+c.outputs.expect(w)+kvBlock <= room || c.peak(r, w) <= room
 }
 
@@ -341,8 +341,8 @@ func (c *Core) lateFirst(now time.Time, w *Work) (excess time.Duration, ok bool)
 		rate += 1 / r.fit.beta
 		free += float64(r.Slots - r.busy)
 		cache += float64(r.kv)
-		spare += max(0, float64(r.room()-c.peak(r, nil)))
-		limited = limited && r.room() > 0
+		spare += max(0, float64(c.room(r)-c.peak(r, nil)))
+		limited = limited && c.room(r) > 0
 	}
 	if fit == nil || c.slotSeconds.n < coldSamples || running == 0 {
 		return 0, false
@@ -432,7 +432,7 @@ func (c *Core) engines(now time.Time) (s EngineSignals) {
 		}
 		s.Running += r.reading.Running
 		s.Waiting += r.reading.Waiting
-		s.KVTokens += r.room()
+		s.KVTokens += c.room(r)
 		s.KVKept += c.peak(r, nil)
 		s.KVUsage = max(s.KVUsage, r.reading.KVUsage)
 		s.Prefilling += r.prefilling(now)

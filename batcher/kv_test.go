@@ -120,35 +120,36 @@ func TestAdmission(t *testing.T) {
 	reads := func(now float64, r backends.Reading) func(*Core, *[]*Batch) []Action {
 		return func(c *Core, _ *[]*Batch) []Action { return c.SetReading(at(now), "a", r) }
 	}
-	kv := Replica{ID: "a", Slots: 8, Shape: "s", KVTokens: 1000} // 900 may be promised
+	kv := Replica{ID: "a", Slots: 8, Shape: "s"}
 	for _, tc := range []struct {
 		name  string
 		r     Replica
+		kv    int // tokens; 900 of 1000 may be promised
 		cold  bool
 		steps []step
 	}{
-		{"slots", Replica{ID: "a", Slots: 2, Shape: "s"}, false, []step{
+		{"slots", Replica{ID: "a", Slots: 2, Shape: "s"}, 0, false, []step{
 			{"one", arrive(0, "", 10, 5), "a:1/10 idle", Holds},
 			{"two", arrive(0, "", 10, 5), "a:1/10 idle", Holds},
 			{"all taken", arrive(0, "", 10, 5), "", HoldSlots},
 			{"one ends", done(1, 0, 5), "a:1/10 idle", Holds},
 		}},
 		// A sequence counts its tokens and 15 of a block that it may leave empty.
-		{"kv: what all need at most at once", kv, true, []step{
+		{"kv: what all need at most at once", kv, 1000, true, []step{
 			{"100 and 256 to come", arrive(0, "", 100, 0), "a:1/100 idle", Holds},
 			{"two of 115 + 256: 742", arrive(0, "", 100, 0), "a:1/100 idle", Holds},
 			{"three: 1113", arrive(0, "", 100, 0), "", HoldKV},
 			// two of 115 + 256 are 742; when 64 more are written, 115 + 115 + 307 + 3*64 = 729
 			{"192 of the first's 256 are there", streamed(1, 0, 192), "a:1/100 idle", Holds},
 		}},
-		{"kv: a short answer ends before the others have grown", kv, true, []step{
+		{"kv: a short answer ends before the others have grown", kv, 1000, true, []step{
 			{"115 + 256", arrive(0, "", 100, 0), "a:1/100 idle", Holds},
 			{"742", arrive(0, "", 100, 0), "a:1/100 idle", Holds},
 			// all three at its end: 115 + 115 + 305 + 3*16 = 583
 			{"290 and 16 allowed: at its end 583, then 742 again", arrive(0, "", 290, 16), "a:1/290 idle", Holds},
 			{"one more of those: 115 + 115 + 305 + 305 + 4*16 = 904", arrive(0, "", 290, 16), "", HoldKV},
 		}},
-		{"kv: an estimate that a stream passes is raised", kv, true, []step{
+		{"kv: an estimate that a stream passes is raised", kv, 1000, true, []step{
 			{"16 of 600 allowed: 256 expected", arrive(0, "", 16, 600), "a:1/16 idle", Holds},
 			{"16", arrive(0, "", 16, 0), "a:1/16 idle", Holds},
 			{"320 are there, so 384 are expected", streamed(1, 0, 320), "", Holds},
@@ -158,11 +159,11 @@ func TestAdmission(t *testing.T) {
 			{"590 of 600 are there", streamed(2, 0, 590), "", HoldKV},
 			{"it ends: 870", done(3, 0, 600), "a:1/312 idle", Holds},
 		}},
-		{"kv: what is larger than the cache goes where nothing runs", kv, false, []step{
+		{"kv: what is larger than the cache goes where nothing runs", kv, 1000, false, []step{
 			{"5000 tokens: the engine says what becomes of it", arrive(0, "", 5000, 5), "a:1/5000 idle", Holds},
 			{"the next waits", arrive(0, "", 5, 5), "", HoldKV},
 		}},
-		{"kv: the engine's own figures", Replica{ID: "a", Slots: 8, Shape: "s"}, true, []step{
+		{"kv: the engine's own figures", Replica{ID: "a", Slots: 8, Shape: "s"}, 0, true, []step{
 			{"it holds 640 in blocks of 10: 576 may be promised", reads(0, backends.Reading{KVTokens: 640, KVBlock: 10}), "", Holds},
 			{"29 + 256", arrive(0, "", 20, 0), "a:1/20 idle", Holds},
 			{"two: 570", arrive(0, "", 20, 0), "a:1/20 idle", Holds},
@@ -171,24 +172,24 @@ func TestAdmission(t *testing.T) {
 			{"20 % are", reads(1000, backends.Reading{KVTokens: 640, KVBlock: 10, KVUsage: 0.2}), "a:1/5 idle", Holds},
 			{"three of 285: 855", arrive(1001, "", 20, 0), "", HoldKV},
 		}},
-		{"prefill: prompts before its own", Replica{ID: "a", Slots: 8, Shape: "s"}, false, []step{
+		{"prefill: prompts before its own", Replica{ID: "a", Slots: 8, Shape: "s"}, 0, false, []step{
 			{"400 tokens: 410 ms", arrive(0, "", 400, 5), "a:1/400 idle", Holds},
 			{"50 more, behind 400 ms: 460 ms of 500", arrive(0, "", 50, 5), "a:1/50 idle", Holds},
 			{"50 more, behind 450 ms: 510 ms", arrive(0, "", 50, 5), "", HoldPrefill},
 			{"the first prompt is read: 50 before it, 60 of its own, 120 left", first(380, 0), "a:1/50 idle", Holds},
 		}},
-		{"prefill: too late anyway, the backlog stays within a target", Replica{ID: "a", Slots: 8, Shape: "s"}, false, []step{
+		{"prefill: too late anyway, the backlog stays within a target", Replica{ID: "a", Slots: 8, Shape: "s"}, 0, false, []step{
 			{"400", arrive(0, "", 400, 5), "a:1/400 idle", Holds},
 			{"600 take 610 ms: never in time, 400 before it", arrive(0, "", 600, 5), "a:1/600 idle", Holds},
 			{"1000 before it", arrive(0, "", 600, 5), "", HoldPrefill},
 			{"400 are read, 600 still before it", first(410, 0), "", HoldPrefill},
 			{"nothing before it", first(1000, 1), "a:1/600 idle", Holds},
 		}},
-		{"prefill: nothing is held before the fit is known", Replica{ID: "a", Slots: 8, Shape: "s"}, true, []step{
+		{"prefill: nothing is held before the fit is known", Replica{ID: "a", Slots: 8, Shape: "s"}, 0, true, []step{
 			{"9000", arrive(0, "", 9000, 5), "a:1/9000 idle", Holds},
 			{"9000 more", arrive(0, "", 9000, 5), "a:1/9000 idle", Holds},
 		}},
-		{"the queue inside the engine", Replica{ID: "a", Slots: 8, Shape: "s"}, true, []step{
+		{"the queue inside the engine", Replica{ID: "a", Slots: 8, Shape: "s"}, 0, true, []step{
 			{"1", arrive(0, "", 1, 5), "a:1/1 idle", Holds},
 			{"2", arrive(0, "", 1, 5), "a:1/1 idle", Holds},
 			{"3", arrive(0, "", 1, 5), "a:1/1 idle", Holds},
@@ -200,7 +201,7 @@ func TestAdmission(t *testing.T) {
 			{"it runs more than thought", reads(1000, backends.Reading{Running: 2, Waiting: 1}), "", Holds},
 			{"so one more", arrive(1000, "", 1, 5), "a:1/1 idle", Holds},
 		}},
-		{"stale figures: one at a time", Replica{ID: "a", Slots: 8, Shape: "s"}, true, []step{
+		{"stale figures: one at a time", Replica{ID: "a", Slots: 8, Shape: "s"}, 0, true, []step{
 			{"it speaks", reads(0, backends.Reading{}), "", Holds},
 			{"1", arrive(0, "", 1, 5), "a:1/1 idle", Holds},
 			{"2, 3 s later", arrive(3000, "", 1, 5), "a:1/1 idle", Holds},
@@ -210,12 +211,13 @@ func TestAdmission(t *testing.T) {
 			{"busy", arrive(3004, "", 1, 5), "", HoldStale},
 			{"it speaks again", reads(3005, backends.Reading{}), "a:1/1 idle", Holds},
 		}},
-		{"an engine that never said anything is judged by our counts", Replica{ID: "a", Slots: 2, Shape: "s"}, true, []step{
+		{"an engine that never said anything is judged by our counts", Replica{ID: "a", Slots: 2, Shape: "s"}, 0, true, []step{
 			{"1", arrive(0, "", 1, 5), "a:1/1 idle", Holds},
 			{"a minute later", arrive(60_000, "", 1, 5), "a:1/1 idle", Holds},
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			opt.KVTokens = tc.kv
 			c := NewCore(opt)
 			c.SetReplicas(t0, []Replica{tc.r}) // too new to teach the fit
 			if !tc.cold {

@@ -62,8 +62,8 @@ func (w *genWorld) apply(acts []Action) {
 			continue
 		}
 		r := a.Batch.replica
-		if most := w.core.peak(r, nil); r.busy > 1 && r.room() > 0 && most > r.room() || r.busy > r.Slots {
-			w.t.Errorf("%s: %d tokens of %d promised, %d of %d slots", r.ID, most, r.room(), r.busy, r.Slots)
+		if most := w.core.peak(r, nil); r.busy > 1 && w.core.room(r) > 0 && most > w.core.room(r) || r.busy > r.Slots {
+			w.t.Errorf("%s: %d tokens of %d promised, %d of %d slots", r.ID, most, w.core.room(r), r.busy, r.Slots)
 		}
 	}
 	for _, a := range slices.Clone(acts) {
@@ -163,14 +163,14 @@ func (w *genWorld) run() {
 }
 
 // newGenWorld has two engines of 32 seats and a cache of 12,000 tokens each; what
-// the core knows of them are its options and replicas.
-func newGenWorld(t *testing.T, o Options, kv int) *genWorld {
+// the core knows of them is in its options.
+func newGenWorld(t *testing.T, o Options) *genWorld {
 	w := &genWorld{t: t, core: NewCore(o), now: t0, engines: map[string]*batching{}, length: map[*Work]int{},
 		first: map[*Work]time.Duration{}, whole: map[*Work]time.Duration{}, refused: map[string]int{}}
 	var rs []Replica
 	for i, id := range []string{"a", "b"} {
 		w.engines[id] = &batching{seats: 32, cache: 12_000}
-		rs = append(rs, Replica{ID: id, Slots: 32, Shape: "s", Index: i, KVTokens: kv})
+		rs = append(rs, Replica{ID: id, Slots: 32, Shape: "s", Index: i})
 	}
 	w.core.SetReplicas(t0.Add(-time.Minute), rs)
 	return w
@@ -200,7 +200,8 @@ func TestGenerationUnderOverload(t *testing.T) {
 		tokens          int
 	}
 	run := func(seed uint64, rate float64, kv int, o Options) (out outcome) {
-		w := newGenWorld(t, o, kv)
+		o.KVTokens = kv
+		w := newGenWorld(t, o)
 		w.check = func() {
 			for _, r := range w.core.replicas {
 				sum := 0

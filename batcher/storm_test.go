@@ -248,7 +248,7 @@ func TestGenerationStorm(t *testing.T) {
 		var rs []Replica
 		var open []*stream
 		for i := range 3 {
-			rs = append(rs, Replica{ID: fmt.Sprint("r", i), Slots: slots, Shape: "s", Index: i, Offline: i == 2, KVTokens: i * 500, Backend: scripted(func(ctx context.Context) (*backends.Reply, error) {
+			rs = append(rs, Replica{ID: fmt.Sprint("r", i), Slots: slots, Shape: "s", Index: i, Offline: i == 2, Backend: scripted(func(ctx context.Context) (*backends.Reply, error) {
 				select {
 				case <-time.After(time.Duration(roll(5)) * time.Millisecond):
 				case <-ctx.Done():

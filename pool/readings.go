@@ -68,7 +68,6 @@ var figures = map[string]figure{
 
 	"aloft_engine_running":         running,
 	"aloft_engine_waiting":         waiting,
-	"aloft_engine_kv_usage":        kvUsage,
 	"aloft_engine_kv_tokens":       kvTokens,
 	"aloft_engine_kv_block_tokens": kvBlock,
 }

@@ -1,7 +1,9 @@
 package pool
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -226,5 +228,33 @@ func TestReaderOfAnEngineWithoutFigures(t *testing.T) {
 	speaks.Store(true)
 	if h := until(t, "a figure", all, func(h heard) bool { return true }); h.err != nil || h.Waiting != 46 {
 		t.Errorf("%+v", h)
+	}
+}
+
+// An engine that falls silent, and one that comes back, are told once each; only
+// figures reach whoever wants them.
+func TestSilenceIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	var got []backends.Reading
+	p := &Pool{log: slog.New(slog.NewTextHandler(&log, nil)), opt: Options{OnReading: func(model, replica string, said backends.Reading) {
+		if model != "m" || replica != "m-1" {
+			t.Errorf("%s %s", model, replica)
+		}
+		got = append(got, said)
+	}}}
+	said := p.readings("m", "m-1")
+	said(backends.Reading{Running: 1}, nil)
+	said(backends.Reading{Running: 2}, nil)
+	said(backends.Reading{}, errNoFigures)
+	said(backends.Reading{Running: 3}, nil)
+	said(backends.Reading{Running: 4}, nil)
+	if n := strings.Count(log.String(), "engine metrics silent"); n != 1 {
+		t.Errorf("silence told %d times:\n%s", n, &log)
+	}
+	if n := strings.Count(log.String(), "engine metrics back"); n != 1 {
+		t.Errorf("return told %d times:\n%s", n, &log)
+	}
+	if len(got) != 4 || got[3].Running != 4 {
+		t.Errorf("%+v", got)
 	}
 }

@@ -116,6 +116,10 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	}
 	add("aloft_engine_running", "gauge", "Calls that the engine works on.", int64(running))
 	add("aloft_engine_waiting", "gauge", "Calls that wait inside the engine.", int64(waiting))
+	if s.info.KVTokens > 0 {
+		add("aloft_engine_kv_tokens", "gauge", "Tokens that the KV cache holds.", int64(s.info.KVTokens))
+		add("aloft_engine_kv_block_tokens", "gauge", "Tokens of a block of it.", int64(s.info.KVBlock))
+	}
 	add("aloft_engine_asleep", "gauge", "1 while the engine sleeps.", int64(asleep))
 	add("aloft_engine_prompt_tokens_total", "counter", "Prompt tokens of finished calls.", s.count.promptTokens.Load())
 	add("aloft_engine_generation_tokens_total", "counter", "Tokens generated.", s.count.generatedTokens.Load())

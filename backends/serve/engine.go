@@ -33,6 +33,10 @@ type Info struct {
 	Dim     int    // length of an embedding, 0 = no embeddings
 	Slots   int    // sequences that generate at once, 0 = no generation
 	Created int64  // Unix seconds, constant across calls
+
+	// KVTokens is what the KV cache holds over all sequences, in blocks of KVBlock;
+	// 0 = each slot has a cache of its own, so that slots are the only limit.
+	KVTokens, KVBlock int
 }
 
 // Input is one row to embed: Text, or Tokens when the client sent token ids.

@@ -121,6 +121,7 @@ func (e *engine) Info() serve.Info {
 	return serve.Info{
 		Model: e.opt.Model, Kind: "synthetic", Note: "synthetic: timed engine, no model; its answers mean nothing",
 		Context: e.opt.Context, Dim: e.opt.Dim, Slots: e.opt.Law.Slots, Created: e.created,
+		KVTokens: e.opt.Law.KVTokens, KVBlock: e.opt.Law.BlockTokens,
 	}
 }
 

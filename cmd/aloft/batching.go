@@ -26,6 +26,21 @@ type BatchStatus struct {
 	Held   map[string]uint64  `json:"held"`            // times that a free replica was left waiting
 	Drops  map[string]uint64  `json:"dropped"`         // requests without an engine's answer
 	Fits   []FitStatus        `json:"fits"`
+
+	Engines *EngineStatus `json:"engines,omitempty"` // absent while nothing is known of them
+}
+
+// EngineStatus is what is known of the engines of a model's serving replicas.
+type EngineStatus struct {
+	Speaking   int     `json:"speaking"` // those whose own metrics are read
+	Silent     int     `json:"silent"`   // and of them those that have stopped answering: they count as full
+	Running    int     `json:"running"`  // as they say
+	Waiting    int     `json:"waiting"`  // the same
+	KVUsage    float64 `json:"kv_usage"` // of the fullest, as it says
+	KVRoom     int     `json:"kv_room_tokens"`
+	KVPromised int     `json:"kv_promised_tokens"`
+	Prefill    int     `json:"prefill_tokens"`         // prompts that are still to be read
+	Output     int     `json:"expected_output_tokens"` // p80 of recent answers
 }
 
 // FitStatus is the service-time model of one shape.
@@ -52,6 +67,10 @@ func batchStatus(sig batcher.Signals) BatchStatus {
 	for _, f := range sig.Fits {
 		b.Fits = append(b.Fits, FitStatus{Shape: f.Shape, Alpha: 1000 * f.Alpha, Beta: 1e6 * f.Beta, Margin: f.Margin, Padded: f.Padded,
 			Samples: f.Samples, Knee: f.Knee, Largest: f.Largest, Rate: f.Rate})
+	}
+	if e := sig.Engines; e.Read > 0 || e.KVTokens > 0 || e.Output > 0 {
+		b.Engines = &EngineStatus{Speaking: e.Read, Silent: e.Stale, Running: e.Running, Waiting: e.Waiting, KVUsage: e.KVUsage,
+			KVRoom: e.KVTokens, KVPromised: e.KVKept, Prefill: e.Prefilling, Output: e.Output}
 	}
 	return b
 }
@@ -81,6 +100,13 @@ func (b BatchStatus) draw(w *strings.Builder, m ModelStatus) {
 			shape += " (pads)"
 		}
 		fmt.Fprintf(w, "%-14s %-12s %7.2f ms %8.1f us %6.2f %6d %7d %8.0f %6.1f %5.2f\n", m.Name, shape, f.Alpha, f.Beta, f.Margin, f.Knee, f.Largest, f.Rate, b.Rows, m.Eta)
+	}
+	if e := b.Engines; e != nil {
+		fmt.Fprintf(w, "  engines: %d running, %d waiting inside, %d prompt tokens to read, KV %d of %d tokens promised", e.Running, e.Waiting, e.Prefill, e.KVPromised, e.KVRoom)
+		if e.Silent > 0 {
+			fmt.Fprintf(w, "; %d SILENT", e.Silent)
+		}
+		fmt.Fprintln(w)
 	}
 	for _, l := range []struct {
 		what   string
@@ -143,5 +169,27 @@ func (s *server) meterBatching(m metric.Meter) error {
 		}
 		return nil
 	}, calls, holds, drops, rows, eta, oldest, alpha, beta, margin, ratio)
+	return err
+}
+
+// meterEngines exports what is known of the engines of each model.
+func (s *server) meterEngines(m metric.Meter) error {
+	silent, _ := m.Int64ObservableGauge("aloft.engines.silent", metric.WithDescription("Engines that gave metrics and have stopped; they count as full"))
+	waiting, _ := m.Int64ObservableGauge("aloft.engines.waiting", metric.WithUnit("{request}"), metric.WithDescription("Requests that wait inside engines, as they say"))
+	room, _ := m.Int64ObservableGauge("aloft.engines.kv.room", metric.WithUnit("{token}"), metric.WithDescription("Tokens of KV cache that may be promised; 0 = no limit is known"))
+	promised, _ := m.Int64ObservableGauge("aloft.engines.kv.promised", metric.WithUnit("{token}"), metric.WithDescription("Tokens of KV cache that what runs is expected to need at most at once"))
+	prefill, _ := m.Int64ObservableGauge("aloft.engines.prefill", metric.WithUnit("{token}"), metric.WithDescription("Prompt tokens that engines have still to read"))
+	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		set := s.serving.set.Load()
+		for _, name := range set.order {
+			e, own := set.models[name].batcher.Signals(time.Now()).Engines, metric.WithAttributes(attribute.String("model", name))
+			o.ObserveInt64(silent, int64(e.Stale), own)
+			o.ObserveInt64(waiting, int64(e.Waiting), own)
+			o.ObserveInt64(room, int64(e.KVTokens), own)
+			o.ObserveInt64(promised, int64(e.KVKept), own)
+			o.ObserveInt64(prefill, int64(e.Prefilling), own)
+		}
+		return nil
+	}, silent, waiting, room, promised, prefill)
 	return err
 }

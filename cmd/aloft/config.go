@@ -105,6 +105,7 @@ type BatchConfig struct {
 	MaxTokens int           `yaml:"max_tokens"`
 	MaxDelay  time.Duration `yaml:"max_queue_delay"`
 	MaxQueue  int           `yaml:"max_queue"`
+	KVTokens  int           `yaml:"kv_tokens"` // of a replica's KV cache; 0 = its engine says it
 }
 
 // LawConfig is the timed engine's law on the model's shape: T = alpha + beta ×

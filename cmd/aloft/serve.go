@@ -242,7 +242,7 @@ func (s *server) openPool(context.Context) error {
 		return s.conf.located(err)
 	}
 	c := s.conf.Pool
-	s.serving.pool, err = pool.New(pool.Options{Models: models, Launcher: s.launcher(), Publish: s.serving.publish,
+	s.serving.pool, err = pool.New(pool.Options{Models: models, Launcher: s.launcher(), Publish: s.serving.publish, OnReading: s.serving.reading,
 		OnEvent: func(e pool.Event) { s.serving.notify(e.All); s.arbiter.Kick() }, Free: s.free,
 		StartTimeout: c.StartTimeout, DrainTimeout: c.DrainTimeout, StopGrace: c.StopGrace,
 		BackoffMin: c.BackoffMin, BackoffMax: c.BackoffMax}, s.log)

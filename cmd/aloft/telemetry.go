@@ -148,5 +148,5 @@ func (s *server) gauges(m metric.Meter) error {
 		}
 		return nil
 	}, share, ratio, slicesN, room, need, queue, moves, conns, turned, rows, cost)
-	return errors.Join(err, s.meterBatching(m))
+	return errors.Join(err, s.meterBatching(m), s.meterEngines(m))
 }

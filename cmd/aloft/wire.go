@@ -127,14 +127,28 @@ func (s *serving) publish(model string, ready []pool.ReadyReplica) {
 			s.offline[model]++
 		}
 	}
-	to := slices.Clone(s.retired[model])
 	s.mu.Unlock()
-	if m := s.model(model); m != nil {
-		to = append(to, m.batcher)
-	}
-	for _, b := range to {
+	for _, b := range s.batchers(model) {
 		b.SetReplicas(out)
 	}
+}
+
+// reading is the pool's OnReading: the batcher hears what a replica's engine says.
+func (s *serving) reading(model, replica string, said backends.Reading) {
+	for _, b := range s.batchers(model) {
+		b.SetReading(replica, said)
+	}
+}
+
+// batchers are a model's, and those of before a reload that are not empty yet.
+func (s *serving) batchers(model string) []*batcher.Batcher {
+	s.mu.Lock()
+	all := slices.Clone(s.retired[model])
+	s.mu.Unlock()
+	if m := s.model(model); m != nil {
+		all = append(all, m.batcher)
+	}
+	return all
 }
 
 // concurrency is how many rows of batches may be under way for a model now,
