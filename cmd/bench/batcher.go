@@ -197,6 +197,10 @@ func batchers(ctx context.Context, l *lab) (*result, error) {
 		return nil, err
 	}
 	s.report(r)
+	coreCost(l, r)
+	if err := overHTTP(ctx, l, r); err != nil {
+		return nil, err
+	}
 	if !l.quick {
 		if err := s.write(filepath.Join("bench", "out")); err != nil {
 			return nil, err

@@ -72,9 +72,15 @@ func (w World) within(d time.Duration) int {
 	return max(1, int((d.Seconds()*1e3-w.Law.AlphaMs)/w.Law.BetaMsPerToken))
 }
 
+// Options are what ours is told: the target, and that no limit of the engine's is
+// in the way.
+func Options(w World) batcher.Options {
+	return batcher.Options{Model: "timed", Merge: true, Target: w.Target, MaxBatchRows: 1 << 10, MaxBatchTokens: 1 << 20, MaxQueue: 1 << 20}
+}
+
 // Core is the real batcher, which is told the target and nothing of the law.
 func Core(w World, eta float64) *batcher.Core {
-	c := batcher.NewCore(batcher.Options{Model: "m", Merge: true, Target: w.Target, MaxBatchRows: 1 << 10, MaxBatchTokens: 1 << 20, MaxQueue: 1 << 20})
+	c := batcher.NewCore(Options(w))
 	c.SetReplicas(epoch, w.Fleet())
 	c.SetEta(epoch, eta)
 	return c
