@@ -225,15 +225,16 @@ func (t *timedFleet) driveOurs(ctx context.Context, book *ledger) error {
 		})
 	})
 	clients.Wait()
-	closing, cancel := context.WithTimeout(ctx, 10*time.Second)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := b.Close(closing); err != nil {
-		return err
+	err = b.Close(closing)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case failed.Load() != nil:
+		return *failed.Load()
 	}
-	if err := failed.Load(); err != nil {
-		return *err
-	}
-	return context.Cause(ctx)
+	return err
 }
 
 // ended is a call that a replica has answered.

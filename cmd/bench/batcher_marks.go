@@ -10,10 +10,31 @@ import (
 // report writes tables and marks.
 func (s *study) report(r *result) {
 	s.table(r)
+	if s.skipped != "" {
+		r.note("The arm %s is missing: %s.", azureCode, s.skipped)
+	}
+	s.details(r)
 	s.marksBeyond(r)
 	s.marksBelow(r)
 	s.marksSaving(r)
 	s.marksSpecial(r)
+}
+
+// details shows more of the arms before the usual traffic.
+func (s *study) details(r *result) {
+	var rows [][]string
+	for _, load := range []float64{0.5, 1.12, 1.3} {
+		c := s.at(poissonTail, load)
+		for _, arm := range batching.Arms {
+			a := c.report(arm)
+			rows = append(rows, []string{fmt.Sprintf("%.2f", load), arm, fmt.Sprintf("%.1f (%.1f to %.1f)", 100*a.Attainment.Value, 100*a.Attainment.Low, 100*a.Attainment.High),
+				fmt.Sprintf("%.0f", a.Goodput), fmt.Sprintf("%.1f", 100*a.Tokens), fmt.Sprintf("%.1f", 100*a.Deciles[9]), fmt.Sprintf("%.1f", 100*a.Shed), fmt.Sprintf("%.1f", 100*a.Late),
+				fmt.Sprintf("%.0f", a.P50), fmt.Sprintf("%.0f", a.P99), fmt.Sprintf("%.2f", a.PerGood), fmt.Sprintf("%.1f", a.Rows)})
+		}
+	}
+	var b strings.Builder
+	writeTable(&b, []string{"x knee", "arm", "in time, %", "good/s", "of tokens, %", "of longest tenth, %", "refused, %", "late, %", "p50 ms", "p99 ms", "replica ms a good request", "rows a call"}, rows)
+	r.note("%s in detail; latencies are of what was answered.\n\n%s", poissonTail, strings.TrimSuffix(b.String(), "\n"))
 }
 
 // marksBeyond are those past the knee.

@@ -167,17 +167,13 @@ func (c *point) tenant(arm, name string) batching.Interval {
 }
 
 // write keeps every figure of every arm for machines.
-func (s *study) write(dir string) error {
+func (s *study) write(dir, hash string) error {
 	type row struct {
 		config
 		Rate  float64              `json:"offered_per_s"`
 		Tuned batching.Fixed       `json:"tuned"`
 		Bound []float64            `json:"bound"`
 		Found map[string]armReport `json:"found"`
-	}
-	hash, err := s.hash()
-	if err != nil {
-		return err
 	}
 	var rows []row
 	for _, c := range s.cells {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"aloft/sim/batching"
 )
 
 func madeUp() *result {
@@ -23,6 +25,7 @@ func madeUp() *result {
 	r.measured("seen", 1234.5678)
 	r.atLeast("kept", 1.5, 1.5)
 	r.atLeast("not kept", 0.89996, 0.9)
+	r.atMostIn("between", batching.Interval{Value: 1.1, Low: 1, High: 1.23456}, 1.2)
 	return r
 }
 
@@ -41,7 +44,8 @@ A note of 5 words.
 | mark | measured | wanted |  |
 |---|---|---|---|
 | kept | 1.5 | >= 1.5 | ok |
-| not kept | 0.9 | >= 0.9 | **missed** |`
+| not kept | 0.9 | >= 0.9 | **missed** |
+| between | 1.1 (1 to 1.235) | <= 1.2 | ok |`
 
 func TestResultIsWritten(t *testing.T) {
 	root := t.TempDir()
@@ -72,7 +76,7 @@ func TestResultIsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "{abc1234+dirty a machine [{seen 1235  true} {kept 1.5 >= 1.5 true} {not kept 0.9 >= 0.9 false}]}"
+	want := "{abc1234+dirty a machine [{seen 1235  true []} {kept 1.5 >= 1.5 true []} {not kept 0.9 >= 0.9 false []} {between 1.1 <= 1.2 true [1 1.235]}]}"
 	if got := fmt.Sprint(out); got != want {
 		t.Errorf("JSON holds %s, want %s", got, want)
 	}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -31,32 +31,24 @@ type embedding struct {
 	on, off *child
 	engine  *client // of the server with the batcher on; its counters say how rows were merged
 	tokens  int
+	texts   []string
 	bodies  [][]byte
 	batches [][]byte
 	size    int // rows of a ready-made batch
 	formed  []float64
 	rates   map[key][]float64 // embeddings/s, one a round
 	costs   map[key]*cost
+	waits   map[key][]float64 // ms, from sending to the last byte
 }
 
 var clientCounts = []int{1, 8, 32}
 
 func embeddings(ctx context.Context, l *lab) (*result, error) {
-	servers := map[string]*child{}
-	for _, way := range []string{on, off} {
-		c, err := l.serve(ctx, "batcher-"+way+".yaml")
-		if err != nil {
-			return nil, err
-		}
-		defer c.stop()
-		servers[way] = c
-	}
-	base, err := announced(filepath.Join(servers[on].dir, "logs", encoder+"-1.log"))
+	of, stop, err := l.encoders(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("find the engine: %w", err)
+		return nil, err
 	}
-	engine := newClient(base)
-	defer engine.http.CloseIdleConnections()
+	defer stop()
 	r := &result{title: "Embeddings: batcher on and off",
 		how: "Embeddings/s of `aloft serve` with one replica of the real encoder (`cmd/bench/servers/batcher-on.yaml`, `-off.yaml`). " +
 			"Clients are closed loops over loopback on the same machine, one text a request. *Ready-made* is one client that sends whole batches, " +
@@ -65,7 +57,7 @@ func embeddings(ctx context.Context, l *lab) (*result, error) {
 			"The ways take turns in every round; rates are the best of the rounds, ratios the median of the rounds' ratios (lowest to highest).",
 		head: []string{"tokens", "clients", "on, best", "off, best", "on / off", "ready-made, best", "on / ready-made"}}
 	for _, tokens := range []int{6, 20} {
-		e := &embedding{lab: l, on: servers[on], off: servers[off], engine: engine, tokens: tokens, rates: map[key][]float64{}, costs: map[key]*cost{}}
+		e := of(tokens)
 		if err := e.prepare(ctx); err != nil {
 			return nil, err
 		}
@@ -100,13 +92,20 @@ func (e *embedding) prepare(ctx context.Context) error {
 		}
 	}
 	clear(e.costs)
-	e.size = max(1, int(math.Round(rows)))
-	for batch := range slices.Chunk(append(texts, texts...), e.size) {
-		if len(batch) == e.size {
+	clear(e.waits)
+	e.texts = texts
+	e.readyMade(max(1, int(math.Round(rows))))
+	return nil
+}
+
+// readyMade makes batches of n rows.
+func (e *embedding) readyMade(n int) {
+	e.size, e.batches = n, nil
+	for batch := range slices.Chunk(slices.Concat(e.texts, e.texts), n) {
+		if len(batch) == n {
 			e.batches = append(e.batches, embedBody(encoder, batch...))
 		}
 	}
-	return nil
 }
 
 // merged is the rate with the batcher on at 32 clients, and how many rows the
@@ -182,12 +181,17 @@ func (e *embedding) rate(ctx context.Context, k key) (float64, error) {
 		bodies, rows = e.batches, e.size
 	}
 	var done atomic.Int64
+	var waits sync.Mutex
 	before := cpuOf(server)
 	rate, err := loop{n: k.clients, span: e.lab.span(span), send: func(ctx context.Context, i int, count func(int)) error {
+		began := time.Now()
 		_, err := server.post(ctx, "/v1/embeddings", bodies[i%len(bodies)], nil)
 		if err == nil {
 			done.Add(int64(rows))
 			count(rows)
+			waits.Lock()
+			e.waits[k] = append(e.waits[k], ms(time.Since(began)))
+			waits.Unlock()
 		}
 		return err
 	}}.rate(ctx)

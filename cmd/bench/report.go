@@ -41,7 +41,7 @@ type mark struct {
 	Value float64 `json:"value"`
 	Mark  string  `json:"mark"`
 	OK    bool    `json:"ok"`
-	// Between are the ends of the 95 % interval, where there is one.
+	// Between are the ends of the 95 % interval, or of the rounds, where there are.
 	Between []float64 `json:"between,omitempty"`
 }
 
@@ -81,6 +81,11 @@ func (r *result) atLeastIn(name string, v batching.Interval, want float64) {
 func (r *result) atMostIn(name string, v batching.Interval, want float64) {
 	r.atMost(name, v.Value, want)
 	r.between(v)
+}
+
+// interval is the median of rounds and their extremes.
+func interval(s spread) batching.Interval {
+	return batching.Interval{Value: s.median, Low: s.min, High: s.max}
 }
 
 func (r *result) between(v batching.Interval) {
