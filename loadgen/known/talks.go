@@ -103,9 +103,11 @@ func chatSaying(d time.Duration, text string) script {
 	return s
 }
 
-// talks are sessions of which only outcomes and counts are checked.
+// talks are sessions of which only outcomes and counts are checked. A turn that
+// would begin after the phase is never sent, so that they have a second or more to
+// spare: on a busy machine answers may be as late as that.
 func talks() []*subject {
-	ending := session("sessions that fail at their second turn", unary, 2*sessions, 2*time.Second)
+	ending := session("sessions that fail at their second turn", unary, 2*sessions, 4*time.Second)
 	ending.wants = []loadgen.Outcome{loadgen.OK, loadgen.HTTPError}
 	ending.talking(func(turn int, said string) script {
 		if turn == 1 {
@@ -115,20 +117,20 @@ func talks() []*subject {
 	})
 	ending.more = histories(sessions)
 
-	// Eight begin at once, and their second turns after 600 ms. Their third ones and
-	// those of the others, who begin after 680 ms, would come after the second's end.
+	// Eight begin at once, and their second turns after a second. Their third ones and
+	// those of the others, who begin from 1.08 s on, would come after the end, at 2 s.
 	const second = 8
-	past := session("sessions that go on past the end", unary, sessions+second, time.Second)
+	past := session("sessions that go on past the end", unary, sessions+second, 2*time.Second)
 	past.file = recording(sessions, 10*msec, func(i int) (r arrivals.Record) {
 		if i >= second {
-			r.Offset = 600 * msec
+			r.Offset = time.Second
 		}
 		return r
 	})
-	past.talking(func(_ int, said string) script { return chatSaying(600*msec, said) })
+	past.talking(func(_ int, said string) script { return chatSaying(time.Second, said) })
 	past.more = histories(second)
 
-	thinking := session("sessions with think time", unary, 3*sessions, 2*time.Second)
+	thinking := session("sessions with think time", unary, 3*sessions, 4*time.Second)
 	thinking.load.Sessions.Think, thinking.load.Sessions.Most = thought100, thought100
 	thinking.talking(func(_ int, said string) script { return chatSaying(20*msec, said) })
 	thinking.more = thinks
