@@ -75,6 +75,14 @@ func TestLoadHangUp(t *testing.T) {
 	if out := run.out.String(); !strings.Contains(out, "INTERRUPTED after") {
 		t.Errorf("no word of the end in\n%s", out)
 	}
+	search := aloft(t, nil, "load", "search", "--url", url, "--rate", "10", "--window", "5m")
+	if !eventually(patience, func() bool { return strings.Contains(search.err.String(), "run 1, 10/s for 300 s begins") }) {
+		t.Fatalf("no word of the first run: %s", search.err.String())
+	}
+	_ = search.Process.Signal(syscall.SIGINT)
+	if code := search.ended(t, patience); code != int(exitNotHeld) || !strings.Contains(search.err.String(), "no rate is known to keep the promise: ended from outside") || search.out.String() != "" {
+		t.Errorf("a search that was ended at once: exit code %d, %s%s", code, search.out.String(), search.err.String())
+	}
 	f, err := os.Open(report)
 	if err != nil {
 		t.Fatal(err)

@@ -116,6 +116,7 @@ func Find(ctx context.Context, o Options) (Answer, error) {
 		}
 		points, stop, fail = s.visit(ctx, points, rate)
 	}
+	points = measured(points)
 	a := Answer{Head: s.head(points, stop)}
 	for i := range points {
 		for j := range points[i].Tries {
@@ -173,6 +174,11 @@ func (s *searcher) visit(ctx context.Context, points []Point, rate float64) ([]P
 			return points, stop, nil
 		}
 	}
+}
+
+// measured leaves out the rate whose first run was ended from outside.
+func measured(points []Point) []Point {
+	return slices.DeleteFunc(points, func(p Point) bool { return len(p.Tries) == 0 })
 }
 
 // whole are the windows that were measured to their end.

@@ -66,6 +66,7 @@ func Sweep(ctx context.Context, o Options) (Curve, error) {
 			break
 		}
 	}
+	points = measured(points)
 	c := Curve{s.head(points, cmp.Or(stop, Drawn))}
 	switch {
 	case errors.Is(fail, ErrGenerator):
