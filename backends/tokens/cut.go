@@ -108,6 +108,13 @@ func (k *cutter) look(text []byte) (rune, int, class) {
 func (k *cutter) run(text []byte, c class) int {
 	at := 0
 	for at < len(text) {
+		if b := text[at]; b < utf8.RuneSelf {
+			if ascii[b] != c {
+				break
+			}
+			at++
+			continue
+		}
 		_, n, is := k.look(text[at:])
 		if is != c {
 			break

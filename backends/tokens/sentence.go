@@ -322,7 +322,19 @@ func newUnigram(v *vocabulary) *unigram {
 	return u
 }
 
-func (u *unigram) tokens(s *scratch, text []byte) int {
+func (u *unigram) tokens(s *scratch, text []byte) (n int) {
+	for len(text) > longWord {
+		cut := longWord
+		for !utf8.RuneStart(text[cut]) {
+			cut--
+		}
+		n += u.best(s, text[:cut])
+		text = text[cut:]
+	}
+	return n + u.best(s, text)
+}
+
+func (u *unigram) best(s *scratch, text []byte) int {
 	s.best = grown(s.best, len(text)+1)
 	best := s.best
 	for i := range best {
