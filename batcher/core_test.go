@@ -213,6 +213,52 @@ func TestOfflineLimitZeroStopsSharedOnly(t *testing.T) {
 	}
 }
 
+// TestHalvesKeepToTheOfflineLimit: rows of a refused call come back as halves, and a
+// limit that was set meanwhile holds for them too.
+func TestHalvesKeepToTheOfflineLimit(t *testing.T) {
+	rs := shared("a", "b")
+	rs[0].Offline = true
+	c := NewCore(Options{Model: "m", Merge: true})
+	c.SetReplicas(t0, rs)
+	c.SetOfflineLimit(t0, 0)
+	c.Arrive(t0, work(backends.Interactive, "y", t0, 1)) // keeps b busy
+	c.Arrive(t0, work(backends.Offline, "x", t0, 1, 1))
+	c.Arrive(t0, work(backends.Offline, "x", t0, 1, 1, 1, 1))
+	c.Done(t0, c.flying[1], Result{Outcome: Declined}) // and a rests
+	now := t0.Add(restFor)
+	if got := script(c.Tick(now)); got != "a:6/6 idle" {
+		t.Fatalf("got %q, want both in a call", got)
+	}
+	c.Done(now, c.flying[0], Result{Outcome: Answered, Took: restFor}) // b is free
+	if got := script(c.Done(now, c.flying[0], Result{Outcome: Rejected})); got != "a:4/4 idle" {
+		t.Errorf("halves: got %q, want one on the lent replica, and the other waits", got)
+	}
+	if got := script(c.SetOfflineLimit(now, 1)); got != "b:1/1 idle" {
+		t.Errorf("limit 1: got %q, want as many rows of the other half on b", got)
+	}
+	if got := script(c.Done(now, c.flying[0], Result{Outcome: Answered, Took: ms(1)})); got != "a:1/1 idle" {
+		t.Errorf("got %q, want the last row on a", got)
+	}
+}
+
+// TestBrokenCallHoldsUpNoOtherKey: work that keeps off a replica that failed it does
+// not keep others off.
+func TestBrokenCallHoldsUpNoOtherKey(t *testing.T) {
+	c := NewCore(Options{Model: "m", Merge: true})
+	c.SetReplicas(t0, shared("a", "b"))
+	first, second, other := work(0, "x", t0, 3), work(0, "y", t0, 4), work(0, "z", t0.Add(ms(1)), 5)
+	other.Key = "other"
+	c.Arrive(t0, first)
+	c.Arrive(t0, second)
+	c.Arrive(t0.Add(ms(1)), other)
+	if got := script(c.Done(t0.Add(ms(2)), c.flying[0], Result{Outcome: Broken})); got != "a:1/5 idle" {
+		t.Errorf("got %q, want the other key's on a, since first keeps off it", got)
+	}
+	if got := script(c.Done(t0.Add(ms(3)), c.flying[0], Result{Outcome: Answered, Took: ms(3)})); got != "b:1/3 idle" {
+		t.Errorf("got %q, want first on b", got)
+	}
+}
+
 func TestCancel(t *testing.T) {
 	c := NewCore(Options{Model: "m", Merge: true})
 	queued, running, other := work(0, "", t0, 1), work(0, "", t0, 2), work(0, "", t0, 4)

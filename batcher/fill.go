@@ -80,7 +80,9 @@ func (c *Core) placement() []*replica {
 	return c.scratch
 }
 
-// takeRedo returns the first half of a refused call that r may run.
+// takeRedo returns the first half of a refused call that r may run, or of the half
+// the part that it may: serving work not on a lent replica, offline rows on shared
+// ones within their limit. The rest waits on.
 func (c *Core) takeRedo(r *replica) *Batch {
 	for i := 0; i < len(c.redo); i++ {
 		b := c.redo[i]
@@ -88,13 +90,30 @@ func (c *Core) takeRedo(r *replica) *Batch {
 			continue
 		}
 		open := &Batch{Key: b.Key, Adapter: b.Adapter, Reason: b.Reason}
+		rest := &Batch{Key: b.Key, Adapter: b.Adapter, Reason: b.Reason}
 		for _, s := range b.Segs {
-			if !s.Work.closed {
-				open.add(s)
+			n := s.To - s.From
+			switch offline := s.Work.Class == backends.Offline; {
+			case s.Work.closed:
+				continue
+			case offline && !r.Offline:
+				n = min(n, max(0, c.offlineLimit-c.offlineRows-open.OfflineRows))
+			case !offline && r.Offline:
+				n = 0
+			}
+			if n > 0 {
+				open.add(s.Work.seg(span{s.From, s.From + n, s.tries}))
+			}
+			if s.From += n; s.From < s.To {
+				rest.add(s.Work.seg(span{s.From, s.To, s.tries}))
 			}
 		}
-		if len(open.Segs) > 0 && r.Offline && open.OfflineRows < open.Rows {
+		switch {
+		case len(open.Segs) == 0 && len(rest.Segs) > 0:
 			continue
+		case len(rest.Segs) > 0:
+			c.redo[i] = rest
+			return open
 		}
 		c.redo = slices.Delete(c.redo, i, i+1)
 		if len(open.Segs) > 0 {
@@ -197,7 +216,19 @@ type filling struct {
 }
 
 // fill puts together the call that r should run now, nil when it should wait.
-func (c *Core) fill(now time.Time, r *replica) *Batch {
+func (c *Core) fill(now time.Time, r *replica) (b *Batch) {
+	for _, l := range c.order.lanes {
+		l.passed = false
+	}
+	for more := true; more; {
+		b, more = c.try(now, r)
+	}
+	return b
+}
+
+// try fills a call from the lane whose turn it is. Where nothing of that lane may
+// run on r it says that more lanes are worth a try.
+func (c *Core) try(now time.Time, r *replica) (b *Batch, more bool) {
 	f := filling{
 		c: c, r: r, now: now, fit: r.fit, whole: c.opt.Off, reach: c.reach(r),
 		rows: c.opt.MaxBatchRows, tokens: c.opt.MaxBatchTokens,
@@ -219,11 +250,11 @@ func (c *Core) fill(now time.Time, r *replica) *Batch {
 		if l = c.order.lane(now, r, from, backends.Standard); l != nil {
 			ok := false
 			if reason, ok = c.when(now, r, l); !ok {
-				return nil
+				return nil, false
 			}
 			f.tokens = c.limit(r)
-			if c.thin(now, r, l); l.works == 0 {
-				return nil // the next pull finds what else there is
+			if c.thin(now, r, l); !l.serving() {
+				return nil, true
 			}
 			f.offTokens = c.small(f.fit, true)
 		} else if to == backends.Offline {
@@ -233,14 +264,15 @@ func (c *Core) fill(now time.Time, r *replica) *Batch {
 		}
 	}
 	if l == nil {
-		return nil
+		return nil, false
 	}
 	f.whole = f.whole || l.alone
-	f.take(l, from, to)
-	if f.b != nil {
-		f.b.Reason = reason
+	if f.take(l, from, to); f.b == nil { // all of it just failed on r
+		l.passed = true
+		return nil, true
 	}
-	return f.b
+	f.b.Reason = reason
+	return f.b, false
 }
 
 // small is how many offline tokens fit into offlineShare of the target, as a

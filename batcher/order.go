@@ -63,6 +63,13 @@ type lane struct {
 	bands [backends.Classes]band
 	works int
 	stuck [2]bool // serving and offline work for which no replica is free, while slots are given out
+
+	passed bool // nothing of it may run on the replica that is being filled
+}
+
+// serving reports whether work with a client waits in l.
+func (l *lane) serving() bool {
+	return l.bands[backends.Interactive].rows+l.bands[backends.Standard].rows > 0
 }
 
 type band struct {
@@ -206,10 +213,7 @@ func (o *order) unlink(w *Work) {
 // the rest queued.
 func (o *order) take(w *Work, rows int) Seg {
 	s := &w.todo[0]
-	seg := Seg{Work: w, From: s.from, To: s.from + rows, tries: s.tries}
-	for _, t := range w.RowTokens[seg.From:seg.To] {
-		seg.Tokens, seg.longest = seg.Tokens+max(t, 1), max(seg.longest, t, 1)
-	}
+	seg := w.seg(span{s.from, s.from + rows, s.tries})
 	c := &o.classes[w.Class]
 	c.floor = max(c.floor, w.queue.account.served)
 	w.queue.account.served += float64(seg.Tokens)
@@ -268,7 +272,7 @@ func show(w *Work) {
 func (o *order) lane(now time.Time, r *replica, from, to backends.Class) (best *lane) {
 	var lead *Work
 	for _, l := range o.lanes {
-		for c := from; c <= to && l.works > 0 && r.has(l.adapter); c++ {
+		for c := from; c <= to && l.works > 0 && !l.passed && r.has(l.adapter); c++ {
 			if w := l.bands[c].next(); w != nil && (lead == nil || ahead(now, w, lead)) {
 				best, lead = l, w
 			}

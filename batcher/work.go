@@ -82,6 +82,15 @@ type Seg struct {
 	longest, tries int // tokens of the longest row; times sent in vain
 }
 
+// seg is the segment that carries the rows of s.
+func (w *Work) seg(s span) Seg {
+	seg := Seg{Work: w, From: s.from, To: s.to, tries: s.tries}
+	for _, t := range w.RowTokens[s.from:s.to] {
+		seg.Tokens, seg.longest = seg.Tokens+max(t, 1), max(seg.longest, t, 1)
+	}
+	return seg
+}
+
 // Batch is one engine call: several segments of one key, or one work that is Alone.
 type Batch struct {
 	Replica     Replica
