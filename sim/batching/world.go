@@ -80,7 +80,6 @@ type run struct {
 	now     time.Time
 	events  events
 	seq     int
-	wake    time.Time
 	reqs    []Request
 	flying  map[*batcher.Batch]*event
 	outcome *Outcome
