@@ -754,7 +754,7 @@ type fullDisk struct{ theFiles }
 
 type theFiles = Files // the name of a field would hide the method Files
 
-func (fullDisk) CreateFile(_ context.Context, _ jobs.FileSpec, r io.Reader) (jobs.File, error) {
+func (fullDisk) CreateFile(_ context.Context, _ func() (jobs.FileSpec, error), r io.Reader) (jobs.File, error) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		return jobs.File{}, err
@@ -765,8 +765,7 @@ func (fullDisk) CreateFile(_ context.Context, _ jobs.FileSpec, r io.Reader) (job
 }
 
 func TestDiskFull(t *testing.T) {
-	e := start(t, answer(200, "{}"), func(o *Options, d *Deps) { d.Files, o.SpoolDir = fullDisk{}, t.TempDir() })
-	t.Setenv("TMPDIR", "/nowhere") // the spool folder is the configured one
+	e := start(t, answer(200, "{}"), func(_ *Options, d *Deps) { d.Files = fullDisk{} })
 	status, reply := e.upload(t, "purpose", "batch", "file", "x")
 	if status != 507 || reply["error"].(map[string]any)["code"] != "insufficient_storage" {
 		t.Errorf("%d %v, want 507", status, reply)

@@ -2,12 +2,10 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +20,7 @@ import (
 // Files is what the files API needs of the job manager. Whose a file is, is
 // checked here: ids of others are not found.
 type Files interface {
-	CreateFile(ctx context.Context, s jobs.FileSpec, r io.Reader) (jobs.File, error)
+	CreateFile(ctx context.Context, spec func() (jobs.FileSpec, error), r io.Reader) (jobs.File, error)
 	File(ctx context.Context, id string) (jobs.File, error)
 	Files(ctx context.Context, f jobs.FileFilter) ([]jobs.File, error)
 	OpenFile(ctx context.Context, id string) (io.ReadCloser, error)
@@ -81,21 +79,11 @@ func (s *Server) createFile(x *exchange) {
 		return
 	}
 	body := &io.LimitedReader{R: stream, N: s.opt.MaxFile + uploadSlack}
-	up, err := readUpload(multipart.NewReader(body, string(boundary)), s.opt.SpoolDir, s.opt.MaxFile)
-	if up != nil {
-		defer up.content.Close()
-	}
-	if err == nil {
-		_, err = io.Copy(io.Discard, body) // the epilogue
-		err = readFault(err)
-	}
-	if body.N <= 0 {
-		err = tooLarge(int(s.opt.MaxFile))
-	}
+	up, err := openUpload(body, string(boundary), s.opt.MaxFile)
 	var f jobs.File
 	if err == nil {
-		up.spec.Tenant = x.tenant
-		f, err = s.deps.Files.CreateFile(s.base, up.spec, up.content)
+		up.tenant = x.tenant
+		f, err = s.deps.Files.CreateFile(s.base, up.spec, up)
 	}
 	if err != nil { // the rest of the body stays unread
 		c.SetConnectionClose()
@@ -105,64 +93,94 @@ func (s *Server) createFile(x *exchange) {
 	s.json(x, fileOf(f))
 }
 
-// upload is a multipart body that was read: its file lies on disk, without a
-// name, so that a crash leaves nothing behind.
+// upload is a multipart body. It reads as the file in it, which ends only when
+// all of the body was read: the parts that describe a file may follow it, and it
+// should not have to lie on disk twice for that.
 type upload struct {
-	spec    jobs.FileSpec
-	content *os.File
+	body   *io.LimitedReader
+	parts  *multipart.Reader
+	n      int // parts read
+	most   int64
+	tenant string
+	file   *multipart.Part // nil = not found yet
+	size   int64           // bytes read of it
+	fields map[string]string
 }
 
-// readUpload reads all parts, in whatever order they come: the purpose may
-// follow the file, which is why the file waits on disk. content is nil only
-// when up is.
-func readUpload(r *multipart.Reader, dir string, most int64) (up *upload, err error) {
-	fields := map[string]string{}
-	spool, err := os.CreateTemp(dir, "aloft-upload-")
-	if err != nil {
-		return nil, fmt.Errorf("spool an upload: %w", err)
+// openUpload reads up to the file.
+func openUpload(body *io.LimitedReader, boundary string, most int64) (*upload, error) {
+	u := &upload{body: body, parts: multipart.NewReader(body, boundary), most: most, fields: map[string]string{}}
+	switch file, err := u.next(); {
+	case err == io.EOF:
+		return nil, invalid("file", openai.CodeMissing, "there is no part named file")
+	case err != nil:
+		return nil, err
+	default:
+		u.file = file
+		return u, nil
 	}
-	if err := os.Remove(spool.Name()); err != nil {
-		spool.Close()
-		return nil, fmt.Errorf("spool an upload: %w", err)
-	}
-	up = &upload{content: spool}
-	haveFile := false
-	for n := 0; ; n++ {
-		part, err := r.NextRawPart()
+}
+
+// next reads fields until the file comes. io.EOF: it does not come.
+func (u *upload) next() (*multipart.Part, error) {
+	for ; ; u.n++ {
+		part, err := u.parts.NextRawPart()
 		if err == io.EOF {
-			break
+			return nil, err
 		}
 		if err != nil {
-			return up, badUpload(err)
+			return nil, u.bad(err)
 		}
 		name := part.FormName()
-		_, seen := fields[name]
+		_, seen := u.fields[name]
 		switch {
-		case n == maxParts:
-			return up, invalid("", "", "the upload has more than %d parts", maxParts)
-		case seen || name == "file" && haveFile:
-			return up, invalid(name, openai.CodeValue, "part %.40q is there twice", name)
+		case u.n >= maxParts:
+			return nil, invalid("", "", "the upload has more than %d parts", maxParts)
+		case seen || name == "file" && u.file != nil:
+			return nil, invalid(name, openai.CodeValue, "part %.40q is there twice", name)
 		case name == "file":
-			haveFile, up.spec.Name = true, fileName(givenName(part))
-			err = spoolPart(spool, part, most)
-		default:
-			fields[name], err = field(part)
+			u.n++
+			return part, nil
 		}
-		if err != nil {
-			return up, err
+		if u.fields[name], err = u.field(part); err != nil {
+			return nil, err
 		}
 	}
-	if !haveFile {
-		return up, invalid("file", openai.CodeMissing, "there is no part named file")
-	}
-	if err := up.describe(fields); err != nil {
-		return up, err
-	}
-	_, err = spool.Seek(0, io.SeekStart)
-	return up, err
 }
 
-func badUpload(err error) error {
+// Read reads the file.
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.file.Read(p)
+	switch u.size += int64(n); {
+	case u.size > u.most:
+		err = tooLarge(int(u.most))
+	case err == io.EOF:
+		err = u.finish()
+	case err != nil:
+		err = u.bad(err)
+	}
+	return n, err
+}
+
+// finish reads what follows the file. io.EOF: it is whole.
+func (u *upload) finish() error {
+	if _, err := u.next(); err != io.EOF {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, u.body); err != nil { // the epilogue
+		return readFault(err)
+	}
+	if u.body.N <= 0 {
+		return tooLarge(int(u.most))
+	}
+	return io.EOF
+}
+
+// bad is the answer to a body that cannot be read.
+func (u *upload) bad(err error) error {
+	if u.body.N <= 0 {
+		return tooLarge(int(u.most))
+	}
 	if f := readFault(err); f.(*openai.Error).Status != 400 {
 		return f
 	}
@@ -202,24 +220,10 @@ func givenName(p *multipart.Part) string {
 	return params["filename"]
 }
 
-func spoolPart(w io.Writer, part *multipart.Part, most int64) error {
-	n, err := io.Copy(w, io.LimitReader(part, most+1))
-	if n > most {
-		return tooLarge(int(most))
-	}
-	if disk := (*os.PathError)(nil); errors.As(err, &disk) {
-		return fmt.Errorf("spool an upload: %w", err)
-	}
-	if err != nil {
-		return badUpload(err)
-	}
-	return nil
-}
-
-func field(part *multipart.Part) (string, error) {
+func (u *upload) field(part *multipart.Part) (string, error) {
 	value, err := io.ReadAll(io.LimitReader(part, maxField+1))
 	if err != nil {
-		return "", badUpload(err)
+		return "", u.bad(err)
 	}
 	if len(value) > maxField {
 		return "", invalid(part.FormName(), openai.CodeValue, "part %.40q has more than %d bytes", part.FormName(), maxField)
@@ -227,27 +231,27 @@ func field(part *multipart.Part) (string, error) {
 	return string(value), nil
 }
 
-// describe takes the specification from the parts beside the file.
-func (up *upload) describe(fields map[string]string) error {
-	purpose, given := fields["purpose"]
+// spec takes the specification from the parts, once they are read.
+func (u *upload) spec() (spec jobs.FileSpec, err error) {
+	purpose, given := u.fields["purpose"]
 	if !given {
-		return invalid("purpose", openai.CodeMissing, "there is no part named purpose")
+		return spec, invalid("purpose", openai.CodeMissing, "there is no part named purpose")
 	}
 	if !slices.Contains(uploadPurposes, purpose) {
-		return invalid("purpose", openai.CodeValue, "%.40q is not one of %v", purpose, uploadPurposes)
+		return spec, invalid("purpose", openai.CodeValue, "%.40q is not one of %v", purpose, uploadPurposes)
 	}
-	up.spec.Purpose = purpose
-	seconds, expires := fields["expires_after[seconds]"]
-	anchor, anchored := fields["expires_after[anchor]"]
+	spec = jobs.FileSpec{Name: fileName(givenName(u.file)), Purpose: purpose, Tenant: u.tenant}
+	seconds, expires := u.fields["expires_after[seconds]"]
+	anchor, anchored := u.fields["expires_after[anchor]"]
 	if !expires && !anchored {
-		return nil
+		return spec, nil
 	}
 	n, err := strconv.Atoi(seconds)
 	if err != nil {
-		return invalid("expires_after[seconds]", openai.CodeType, "%.40q is not a number", seconds)
+		return spec, invalid("expires_after[seconds]", openai.CodeType, "%.40q is not a number", seconds)
 	}
-	up.spec.TTL, err = expiry("expires_after", anchor, n)
-	return err
+	spec.TTL, err = expiry("expires_after", anchor, n)
+	return spec, err
 }
 
 // expiry checks OpenAI's {anchor, seconds}.

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"aloft/backends"
+
+	"gocloud.dev/blob"
 )
 
 // script is a Submitter that plays what a test wants, over the real contract.
@@ -186,6 +188,7 @@ type edge struct {
 	ledger    *ledger
 	stop      context.CancelFunc
 	served    chan error
+	blobs     *blob.Bucket // withJobs
 }
 
 // start serves until the test ends; change may adjust options and dependencies.

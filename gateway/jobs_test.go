@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io"
 	"mime/multipart"
+	"net"
 	"net/textproto"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -62,6 +62,7 @@ func withJobs(t *testing.T, play script, change ...func(*Options, *Deps)) *edge 
 		store.Close()
 	})
 	e := start(t, play, append(change, func(_ *Options, d *Deps) { d.Files, d.Batches, d.Jobs = m, m, m })...)
+	e.blobs = bucket
 	knot.Caller = e.Server
 	if err := m.Open(t.Context()); err != nil {
 		t.Fatal(err)
@@ -142,10 +143,6 @@ func TestFiles(t *testing.T) {
 			t.Errorf("%s: %d %s, want 404", path, resp.StatusCode, text)
 		}
 	}
-	spooled, _ := filepath.Glob(filepath.Join(os.TempDir(), "aloft-upload-*"))
-	if len(spooled) > 0 {
-		t.Errorf("left behind: %v", spooled)
-	}
 }
 
 func TestBadUploads(t *testing.T) {
@@ -185,6 +182,88 @@ func TestBadUploads(t *testing.T) {
 	}
 	if resp, text := e.do(t, "POST", "/v1/files", "--b\r\nbroken", "Content-Type", "multipart/form-data; boundary=b"); resp.StatusCode != 400 {
 		t.Errorf("broken form: %d %s, want 400", resp.StatusCode, text)
+	}
+}
+
+// A file goes on while its upload is still coming: it waits nowhere else.
+func TestUploadsAreStreamed(t *testing.T) {
+	came := make(chan string, 1)
+	e := withJobs(t, answer(200, "{}"))
+	e.deps.Files = spyFiles{e.deps.Files, came}
+	body, kind := form(t, "file", strings.Repeat("x", 200_000), "purpose", "batch")
+	at := len(body) / 2
+	c := e.dial(t)
+	fmt.Fprintf(c, "POST /v1/files HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", kind, len(body), body[:at])
+	select {
+	case got := <-came:
+		if got != "x" {
+			t.Errorf("%q came first", got)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing of the file went on")
+	}
+	io.WriteString(c, body[at:])
+	if reply, err := io.ReadAll(c); err != nil || !strings.Contains(string(reply), `"bytes":200000`) {
+		t.Errorf("%s, %v", reply, err)
+	}
+}
+
+// spyFiles tells of the first bytes of a file.
+type spyFiles struct {
+	theFiles
+	came chan string
+}
+
+func (s spyFiles) CreateFile(ctx context.Context, spec func() (jobs.FileSpec, error), r io.Reader) (jobs.File, error) {
+	b := make([]byte, 1)
+	n, err := io.ReadFull(r, b)
+	if err != nil {
+		return jobs.File{}, err
+	}
+	s.came <- string(b[:n])
+	return s.theFiles.CreateFile(ctx, spec, io.MultiReader(strings.NewReader(string(b[:n])), r))
+}
+
+// An upload that breaks off, or is refused after its file has come, leaves nothing.
+func TestBrokenUploadsLeaveNothing(t *testing.T) {
+	e := withJobs(t, answer(200, "{}"), func(o *Options, _ *Deps) { o.MaxFile = 1 << 20 })
+	rows := strings.Repeat("row\n", 50_000)
+	whole, _ := form(t, "file", rows, "purpose", "batch")
+	none, _ := form(t, "file", rows, "purpose", "nonsense")
+	for name, tt := range map[string]struct{ body, want string }{
+		"in the file":    {whole[:len(whole)/2], ""},
+		"after the file": {whole[:len(whole)-20], ""},
+		"damaged end":    {strings.Replace(whole, "batch\r\n--", "batch\r\n==", 1), "400"},
+		"refused":        {none, "400"},
+	} {
+		boundary := strings.TrimPrefix(strings.SplitN(tt.body, "\r\n", 2)[0], "--")
+		length := len(tt.body)
+		if tt.want == "" {
+			length = len(whole)
+		}
+		c := e.dial(t)
+		fmt.Fprintf(c, "POST /v1/files HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=%s\r\nContent-Length: %d\r\n\r\n%s", boundary, length, tt.body)
+		if tt.want != "" {
+			answer := make([]byte, 12)
+			if _, err := io.ReadFull(c, answer); err != nil || string(answer) != "HTTP/1.1 "+tt.want {
+				t.Errorf("%s: %q, %v; want %s", name, answer, err, tt.want)
+			}
+		}
+		c.(*net.TCPConn).CloseWrite()
+		io.Copy(io.Discard, c) // until the server is done with it
+	}
+	for list := e.blobs.List(nil); ; {
+		o, err := list.Next(t.Context())
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Errorf("left: %s, %d bytes", o.Key, o.Size)
+	}
+	if _, text := e.get(t, "/v1/files"); len(object(t, text)["data"].([]any)) != 0 {
+		t.Errorf("files: %s", text)
 	}
 }
 

@@ -25,10 +25,9 @@ type Options struct {
 	HeartbeatAfter time.Duration // of silence on a stream
 	DrainGrace     time.Duration // for what runs when Serve's context ends
 
-	Conns    ConnLimits
-	TLS      *Certificate // nil: plain HTTP
-	CORS     []string     // origins whose pages may call, "*" = all; none: no browser may
-	SpoolDir string       // where uploads wait until they are whole; "" = os.TempDir
+	Conns ConnLimits
+	TLS   *Certificate // nil: plain HTTP
+	CORS  []string     // origins whose pages may call, "*" = all; none: no browser may
 
 	Telemetry TelemetryOptions
 }

@@ -115,7 +115,7 @@ func TestInputOfAnEndedBatch(t *testing.T) {
 // OpenAI's 200 MB hold for a batch, whatever files may have.
 func TestBatchTooLarge(t *testing.T) {
 	m, _ := newManager(t, t.TempDir(), jobs.Options{MaxFileBytes: 1 << 30})
-	f, err := m.CreateFile(t.Context(), jobs.FileSpec{Name: "in", Purpose: jobs.PurposeBatch}, io.LimitReader(zeros{}, 200<<20+1))
+	f, err := m.CreateFile(t.Context(), known(jobs.FileSpec{Name: "in", Purpose: jobs.PurposeBatch}), io.LimitReader(zeros{}, 200<<20+1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,11 +145,11 @@ func TestBatchBadFile(t *testing.T) {
 func TestBatchRefusedAtOnce(t *testing.T) {
 	ctx := t.Context()
 	m, _ := newManager(t, t.TempDir(), jobs.Options{MaxFileBytes: 1000})
-	other, err := m.CreateFile(ctx, jobs.FileSpec{Name: "a", Purpose: "assistants"}, strings.NewReader("x"))
+	other, err := m.CreateFile(ctx, known(jobs.FileSpec{Name: "a", Purpose: "assistants"}), strings.NewReader("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign, err := m.CreateFile(ctx, jobs.FileSpec{Name: "a", Purpose: "batch", Tenant: "t"}, strings.NewReader("x"))
+	foreign, err := m.CreateFile(ctx, known(jobs.FileSpec{Name: "a", Purpose: "batch", Tenant: "t"}), strings.NewReader("x"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestBatchRefusedAtOnce(t *testing.T) {
 			t.Errorf("file %q: %v", id, err)
 		}
 	}
-	_, err = m.CreateFile(ctx, jobs.FileSpec{Name: "a", Purpose: "batch"}, strings.NewReader(strings.Repeat("x", 1001)))
+	_, err = m.CreateFile(ctx, known(jobs.FileSpec{Name: "a", Purpose: "batch"}), strings.NewReader(strings.Repeat("x", 1001)))
 	if _, ok := errors.AsType[*jobs.InvalidError](err); !ok {
 		t.Errorf("file over the limit: %v", err)
 	}
@@ -286,7 +286,7 @@ func TestBatchInputLost(t *testing.T) {
 func TestFiles(t *testing.T) {
 	ctx := t.Context()
 	m, _ := newManager(t, t.TempDir(), jobs.Options{})
-	f, err := m.CreateFile(ctx, jobs.FileSpec{Name: "../a b.jsonl", Purpose: "batch", Tenant: "t", TTL: 30 * time.Millisecond}, strings.NewReader("hello"))
+	f, err := m.CreateFile(ctx, known(jobs.FileSpec{Name: "../a b.jsonl", Purpose: "batch", Tenant: "t", TTL: 30 * time.Millisecond}), strings.NewReader("hello"))
 	if err != nil || f.Bytes != 5 || !strings.HasPrefix(f.ID, "file-") {
 		t.Fatalf("created %+v, %v", f, err)
 	}
@@ -297,7 +297,7 @@ func TestFiles(t *testing.T) {
 	if _, err := m.OpenFile(ctx, f.ID); !errors.Is(err, jobs.ErrNotFound) {
 		t.Errorf("content of an expired file: %v", err)
 	}
-	f, err = m.CreateFile(ctx, jobs.FileSpec{Name: "b", Purpose: "batch"}, strings.NewReader("hello"))
+	f, err = m.CreateFile(ctx, known(jobs.FileSpec{Name: "b", Purpose: "batch"}), strings.NewReader("hello"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	for _, bad := range []jobs.FileSpec{{}, {Name: "a"}, {Purpose: "batch"}, {Name: "a", Purpose: "batch", TTL: -1}} {
-		if _, err := m.CreateFile(ctx, bad, strings.NewReader("")); err == nil {
+		if _, err := m.CreateFile(ctx, known(bad), strings.NewReader("")); err == nil {
 			t.Errorf("%+v was accepted", bad)
 		}
 	}
@@ -367,7 +367,7 @@ func TestBatchOfResponses(t *testing.T) {
 		}
 		return jobs.Result{Status: 200, Body: []byte(`{"usage":{"input_tokens":3,"output_tokens":4,"total_tokens":7}}`)}, nil
 	})})
-	f, err := m.CreateFile(t.Context(), jobs.FileSpec{Name: "in", Purpose: jobs.PurposeBatch, Tenant: "red"},
+	f, err := m.CreateFile(t.Context(), known(jobs.FileSpec{Name: "in", Purpose: jobs.PurposeBatch, Tenant: "red"}),
 		strings.NewReader(strings.ReplaceAll(rowsFile(3), "/v1/embeddings", "/v1/responses")))
 	if err != nil {
 		t.Fatal(err)
@@ -424,7 +424,7 @@ func TestLargeBatchStaysOnDisk(t *testing.T) {
 		}
 		return jobs.Result{Status: 200, Body: r.Body}, nil
 	})})
-	f, err := m.CreateFile(t.Context(), jobs.FileSpec{Name: "in", Purpose: jobs.PurposeBatch}, &endless{rows: rows, size: size})
+	f, err := m.CreateFile(t.Context(), known(jobs.FileSpec{Name: "in", Purpose: jobs.PurposeBatch}), &endless{rows: rows, size: size})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -246,7 +246,7 @@ func TestF15Files(t *testing.T) {
 	}
 	t.Run("another purpose", func(t *testing.T) {
 		m, _ := newManager(t, t.TempDir(), jobs.Options{})
-		f, err := m.CreateFile(t.Context(), jobs.FileSpec{Name: "in.jsonl", Purpose: "fine-tune"}, strings.NewReader(good))
+		f, err := m.CreateFile(t.Context(), known(jobs.FileSpec{Name: "in.jsonl", Purpose: "fine-tune"}), strings.NewReader(good))
 		if err != nil {
 			t.Fatal(err)
 		}

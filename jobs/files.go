@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"gocloud.dev/blob"
@@ -29,30 +30,47 @@ const (
 func blobKey(file string) string { return "files/" + file }
 
 // CreateFile streams the bytes into the bucket and stores the record; only then
-// it answers. *InvalidError for a bad spec or a file over the limit.
-func (m *Manager) CreateFile(ctx context.Context, s FileSpec, r io.Reader) (File, error) {
-	switch {
-	case s.Name == "" || len(s.Name) > maxFileName:
-		return File{}, invalid("file", "the file's name must have 1 to %d characters", maxFileName)
-	case s.Purpose == "" || len(s.Purpose) > maxPurpose:
-		return File{}, invalid("purpose", "must have 1 to %d characters", maxPurpose)
-	case s.TTL < 0:
-		return File{}, invalid("expires_after.seconds", "%v is negative", s.TTL)
-	}
+// it answers. spec is asked once r has ended, so that what describes a file may
+// come after it; until then, a file of another purpose may cost space. What fails
+// on the way, r or spec included, leaves nothing. Created is when it began.
+// *InvalidError for a bad spec or a file over the limit.
+func (m *Manager) CreateFile(ctx context.Context, spec func() (FileSpec, error), r io.Reader) (File, error) {
 	now := time.Now()
-	f := File{ID: newID("file-", now), Name: s.Name, Purpose: s.Purpose, Tenant: s.Tenant, Created: now}
-	if s.TTL > 0 {
-		f.Expires = now.Add(s.TTL)
-	}
+	f := File{ID: newID("file-", now), Created: now}
 	limited := &io.LimitedReader{R: r, N: m.opt.MaxFileBytes + 1}
-	if err := m.storeFile(ctx, &f, limited, m.opt.MaxFileBytes); err != nil {
+	err := m.storeFile(ctx, &f, limited, m.opt.MaxFileBytes, func() error {
+		s, err := spec()
+		if err == nil {
+			err = f.describe(s)
+		}
+		return err
+	})
+	if err != nil {
 		return File{}, err
 	}
 	return f, nil
 }
 
-// storeFile writes blob and record; more than most bytes are refused.
-func (m *Manager) storeFile(ctx context.Context, f *File, r io.Reader, most int64) error {
+// describe fills a new file in from its specification.
+func (f *File) describe(s FileSpec) error {
+	switch {
+	case s.Name == "" || len(s.Name) > maxFileName:
+		return invalid("file", "the file's name must have 1 to %d characters", maxFileName)
+	case s.Purpose == "" || len(s.Purpose) > maxPurpose:
+		return invalid("purpose", "must have 1 to %d characters", maxPurpose)
+	case s.TTL < 0:
+		return invalid("expires_after.seconds", "%v is negative", s.TTL)
+	}
+	f.Name, f.Purpose, f.Tenant = s.Name, s.Purpose, s.Tenant
+	if s.TTL > 0 {
+		f.Expires = f.Created.Add(s.TTL)
+	}
+	return nil
+}
+
+// storeFile writes blob and record; more than most bytes are refused. complete,
+// if there is one, fills the record in once r has ended.
+func (m *Manager) storeFile(ctx context.Context, f *File, r io.Reader, most int64, complete func() error) error {
 	wctx, abort := context.WithCancel(ctx) // a writer whose context has ended leaves no blob
 	defer abort()
 	w, err := m.opt.Blobs.NewWriter(wctx, blobKey(f.ID), &blob.WriterOptions{ContentType: "application/octet-stream"})
@@ -62,6 +80,9 @@ func (m *Manager) storeFile(ctx context.Context, f *File, r io.Reader, most int6
 	f.Bytes, err = io.Copy(w, r)
 	if err == nil && f.Bytes > most {
 		err = invalid("file", "more than %d bytes", most)
+	}
+	if err == nil && complete != nil {
+		err = complete()
 	}
 	if err != nil {
 		abort()
@@ -89,7 +110,7 @@ func (m *Manager) publish(ctx context.Context, f File, path string) error {
 	if err != nil {
 		return fmt.Errorf("publish %s: %w", f.ID, err)
 	}
-	return m.storeFile(ctx, &f, r, st.Size())
+	return m.storeFile(ctx, &f, r, st.Size(), nil)
 }
 
 // File returns the record; expired files are not found.
@@ -158,6 +179,25 @@ func (m *Manager) dropBlob(id string) {
 	err := m.opt.Blobs.Delete(context.Background(), blobKey(id))
 	if err != nil && gcerrors.Code(err) != gcerrors.NotFound {
 		m.log.Warn("blob not removed", "file", id, "error", err)
+	}
+}
+
+// dropUnfinished removes what files that were being written when an earlier
+// process was killed left in a bucket that is a folder: names of ours have no
+// dot. Nothing may be written meanwhile. What stays costs space only.
+func (m *Manager) dropUnfinished(ctx context.Context) {
+	for list := m.opt.Blobs.List(&blob.ListOptions{Prefix: blobKey("")}); ; {
+		o, err := list.Next(ctx)
+		if err == io.EOF {
+			return
+		}
+		if err == nil && strings.HasSuffix(o.Key, ".tmp") {
+			err = m.opt.Blobs.Delete(ctx, o.Key)
+		}
+		if err != nil {
+			m.log.Warn("unfinished files not removed", "error", err)
+			return
+		}
 	}
 }
 

@@ -113,7 +113,10 @@ func openManager(dir string, o jobs.Options) (*jobs.Manager, func() error, error
 		store.Close()
 		return nil, nil, err
 	}
-	o.Store, o.Files, o.Blobs, o.DataDir = store, store, bucket, dir
+	o.Store, o.Files, o.DataDir = store, store, dir
+	if o.Blobs == nil {
+		o.Blobs = bucket
+	}
 	if o.Templates == nil {
 		o.Templates = templates()
 	}
@@ -153,6 +156,11 @@ func newManager(t *testing.T, dir string, o jobs.Options) (*jobs.Manager, func()
 	return m, stop
 }
 
+// known is a specification that comes before the file.
+func known(s jobs.FileSpec) func() (jobs.FileSpec, error) {
+	return func() (jobs.FileSpec, error) { return s, nil }
+}
+
 // rowsFile is n good rows for an embeddings batch.
 func rowsFile(n int) string {
 	var b strings.Builder
@@ -164,7 +172,7 @@ func rowsFile(n int) string {
 
 func createBatch(m *jobs.Manager, file, window string) (jobs.Batch, error) {
 	ctx := context.Background()
-	f, err := m.CreateFile(ctx, jobs.FileSpec{Name: "in.jsonl", Purpose: jobs.PurposeBatch}, strings.NewReader(file))
+	f, err := m.CreateFile(ctx, known(jobs.FileSpec{Name: "in.jsonl", Purpose: jobs.PurposeBatch}), strings.NewReader(file))
 	if err != nil {
 		return jobs.Batch{}, err
 	}

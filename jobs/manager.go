@@ -60,6 +60,7 @@ func (m *Manager) Open(ctx context.Context) error {
 	m.mu.Lock()
 	m.open += len(left)
 	m.mu.Unlock()
+	m.dropUnfinished(ctx) // before batches write files
 	live := map[string]bool{}
 	for _, j := range slices.Backward(left) { // oldest first
 		if j.State != Queued {

@@ -282,7 +282,7 @@ func (s *server) openGateway(ctx context.Context) error {
 		return err
 	}
 	edge := s.conf.edge(s.cert)
-	edge.Telemetry.Sample, edge.SpoolDir = s.telemetry.sample(), s.path("spool")
+	edge.Telemetry.Sample = s.telemetry.sample()
 	s.gateway, err = gateway.New(edge,
 		gateway.Deps{Catalog: catalog{s.serving}, Submitter: way, Observer: obs, Decisions: decisions{s.arbiter},
 			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape},
