@@ -71,7 +71,7 @@ func newTrial(t *testing.T, data []byte) *trial {
 		MaxBatchRows: 1 + x.pick(12), MaxBatchTokens: 1 + 40*x.pick(12), MaxQueue: 1 + x.pick(24),
 		QueueTimeout: []time.Duration{ms(80), time.Second, time.Minute}[x.pick(3)],
 		Target:       []time.Duration{0, ms(40), ms(100), ms(800)}[x.pick(4)],
-		Off:          x.pick(16) == 1, Affinity: x.pick(2) == 1, Hedge: x.pick(2) == 1,
+		Off:          x.pick(16) == 1, Affinity: x.pick(2) == 1, Hedge: x.pick(2) == 1, KVTokens: 500 * x.pick(3),
 	}
 	if x.opt.Target > 0 && x.pick(4) == 1 {
 		x.opt.MaxQueueDelay = x.opt.Target / 3
@@ -241,7 +241,7 @@ func (x *trial) event() {
 func (x *trial) replicas() {
 	x.ready = nil
 	for i := range x.pick(5) {
-		r := Replica{ID: string('a' + rune(i)), Index: i, Slots: x.pick(4), Shape: string('s' + rune(x.pick(2))), KVTokens: 500 * x.pick(3)}
+		r := Replica{ID: string('a' + rune(i)), Index: i, Slots: x.pick(4), Shape: string('s' + rune(x.pick(2)))}
 		switch x.pick(8) {
 		case 1:
 			r.Offline = true
