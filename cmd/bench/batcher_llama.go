@@ -80,31 +80,31 @@ func (e *embedding) bestReady(ctx context.Context) error {
 // encoders starts the servers with the batcher on and off; the function that it
 // returns makes a comparison for texts of a length.
 func (l *lab) encoders(ctx context.Context) (of func(tokens int) *embedding, stop func(), err error) {
+	var engine *client
 	servers := map[string]*child{}
 	stop = func() {
+		if engine != nil {
+			engine.http.CloseIdleConnections()
+		}
 		for _, c := range servers {
 			c.stop()
 		}
 	}
 	for _, way := range []string{on, off} {
-		c, err := l.serve(ctx, "batcher-"+way+".yaml")
-		if err != nil {
+		if servers[way], err = l.serve(ctx, "batcher-"+way+".yaml"); err != nil {
+			delete(servers, way)
 			stop()
 			return nil, nil, err
 		}
-		servers[way] = c
 	}
 	base, err := announced(filepath.Join(servers[on].dir, "logs", encoder+"-1.log"))
 	if err != nil {
 		stop()
 		return nil, nil, fmt.Errorf("find the engine: %w", err)
 	}
-	engine := newClient(base)
+	engine = newClient(base)
 	return func(tokens int) *embedding {
-			return &embedding{lab: l, on: servers[on], off: servers[off], engine: engine, tokens: tokens,
-				rates: map[key][]float64{}, costs: map[key]*cost{}, waits: map[key][]float64{}}
-		}, func() {
-			engine.http.CloseIdleConnections()
-			stop()
-		}, nil
+		return &embedding{lab: l, on: servers[on], off: servers[off], engine: engine, tokens: tokens,
+			rates: map[key][]float64{}, costs: map[key]*cost{}, waits: map[key][]float64{}}
+	}, stop, nil
 }

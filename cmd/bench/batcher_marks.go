@@ -51,13 +51,8 @@ func (s *study) marksBeyond(r *result) {
 		}
 	}
 	c := s.at(poissonTail, 1.3)
-	long := func(arm string) batching.Interval {
-		return batching.Ratio(c.found.Each(arm, func(w *batching.Window) float64 { return float64(w.Longest.Good) }),
-			c.found.Each(arm, func(w *batching.Window) float64 { return float64(w.Longest.Offered) }))
-	}
-	ours, tuned := long(batching.Ours), long(batching.Tuned)
-	r.measuredIn("longest tenth at 1.3 x knee, attained by tuned", tuned)
-	r.atLeastIn("longest tenth at 1.3 x knee, attained by ours", ours, tuned.Value)
+	long := func(w *batching.Window) float64 { return float64(w.Longest.Good) }
+	r.atLeastIn("longest tenth at 1.3 x knee, attained by ours / by tuned", batching.Ratio(c.found.Each(batching.Ours, long), c.found.Each(batching.Tuned, long)), 1)
 	var good, bound [][]float64
 	for i, run := range c.found.Runs[batching.Ours] {
 		good, bound = append(good, []float64{float64(run.Good)}), append(bound, []float64{c.found.Bounds[i]})
