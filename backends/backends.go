@@ -49,11 +49,12 @@ type Request struct {
 	Stream    bool
 	WantUsage bool
 
-	// Inputs are the raw JSON values of an embeddings request's input, one per
-	// row (a string or an array of token ids); nil for generation.
+	// Inputs are the rows of a request that may share its engine call, raw JSON
+	// values: a string, an array of token ids, or, of a score, a pair of strings;
+	// nil for what goes alone.
 	Inputs [][]byte
-	// MergeKey is equal for embedding requests that may share an engine call
-	// (same dimensions, encoding and options); "" for generation.
+	// MergeKey is equal for requests of one endpoint that may share an engine call
+	// (same dimensions and options); "" for what goes alone.
 	MergeKey string
 	Vectors  // of embeddings
 

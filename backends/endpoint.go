@@ -110,6 +110,13 @@ func (e Endpoint) Generates() bool {
 // endpoints end with their connection.
 func (e Endpoint) Marked() bool { return e.Generates() }
 
-// Merged reports whether calls of several clients may share one engine call.
-// Generation is never merged: engines batch it better.
-func (e Endpoint) Merged() bool { return e == Embeddings }
+// Merged reports whether calls of several clients may share one engine call, if
+// their inputs have a shape that can be taken apart again. Generation is never
+// merged: engines batch it better. Nor is a rerank: two queries are two calls.
+func (e Endpoint) Merged() bool {
+	switch e {
+	case Embeddings, Classify, Moderations, Score:
+		return true
+	}
+	return false
+}

@@ -175,8 +175,8 @@ func New(o Options, log *slog.Logger) (*Batcher, error) {
 // no_replica; backends.ErrDeadline, ErrDraining, ErrConnect, ErrSilent,
 // ErrBadReply; ctx's cause.
 func (b *Batcher) Submit(ctx context.Context, r *backends.Request) (*backends.Reply, error) {
-	if b.opt.Merge && r.Endpoint.Merged() && len(r.Inputs) == 0 {
-		return nil, fmt.Errorf("batcher: request %s has no inputs to embed", r.ID)
+	if merges(b.opt, r) && len(r.Inputs) == 0 {
+		return nil, fmt.Errorf("batcher: request %s has no inputs to merge", r.ID)
 	}
 	t := newTicket(ctx, b.opt, r)
 	if !b.turn(t, event{kind: evArrive, work: &t.work}) {

@@ -71,6 +71,9 @@ type Result struct {
 	Took    time.Duration // merged: dispatch to the end of the answer
 	Err     error         // unless Answered or Dropped
 	Output  int           // generated tokens, as far as known
+	// Tokens is our count of a merged call's rows, Counted the engine's; below 1 =
+	// it did not say.
+	Tokens, Counted int
 }
 
 // Core is the state of one model's queue and its replicas. Its methods take an
@@ -280,6 +283,7 @@ func (c *Core) Done(now time.Time, b *Batch, r Result) []Action {
 		b.replica.rests = now.Add(restFor)
 	case r.Outcome == Answered && !b.Alone:
 		c.learn(b, r.Took)
+		c.counted(r)
 	case r.Outcome == Answered && !c.opt.Merge:
 		c.generated(now, b, r)
 	}

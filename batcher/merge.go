@@ -85,9 +85,12 @@ func (b *Batcher) merged(w *worker, batch *Batch) Result {
 		return Result{Outcome: Dropped, Err: backends.ErrClientGone}
 	}
 	text := texts.Get().(*bytes.Buffer)
-	a, err := b.embed(w, batch, text)
+	a, err := b.ask(w, batch, text)
 	a.took = time.Since(start)
-	r := Result{Took: a.took, Err: err, Outcome: outcome(w.ctx, err)}
+	r := Result{Took: a.took, Err: err, Outcome: outcome(w.ctx, err), Counted: a.items.Prompt}
+	for _, s := range w.segs {
+		r.Tokens += s.Tokens
+	}
 	b.broken(batch, r.Outcome, err)
 	if err == nil {
 		a.timing = timing(a.timing, a.took)
@@ -99,29 +102,10 @@ func (b *Batcher) merged(w *worker, batch *Batch) Result {
 	return r
 }
 
-// embed sends w's requests as one call and returns the raw vector of each row,
-// in text, and the engine's count of prompt tokens, -1 when it gave none.
-func (b *Batcher) embed(w *worker, batch *Batch, text *bytes.Buffer) (a answer, err error) {
-	n, size := 0, len(w.reqs[0].Body)
-	for _, r := range w.reqs {
-		n += len(r.Inputs)
-		for _, row := range r.Inputs {
-			size += len(row) + 1
-		}
-	}
-	var call *backends.Call
-	if s, t := w.segs[0], w.segs[0].Work.Load.(*ticket); s.To-s.From == len(t.req.Inputs) {
-		call = &t.call // whole, so in no other call
-	} else {
-		call = &backends.Call{}
-	}
-	*call = backends.Call{
-		Path: w.reqs[0].Path, ID: w.reqs[0].ID,
-		Body: openai.AppendMergedEmbeddings(make([]byte, 0, size+64), w.reqs),
-	}
-	if call.Path == "" {
-		call.Path = w.reqs[0].Endpoint.Path()
-	}
+// ask sends w's requests as one call and returns the engine's answer, which lies
+// in text.
+func (b *Batcher) ask(w *worker, batch *Batch, text *bytes.Buffer) (a answer, err error) {
+	call, whole := b.call(w)
 	start := time.Now()
 	reply, err := batch.Replica.Backend.Do(w.ctx, call)
 	if err != nil {
@@ -139,41 +123,94 @@ func (b *Batcher) embed(w *worker, batch *Batch, text *bytes.Buffer) (a answer, 
 		return a, fmt.Errorf("replica %s: read answer: %w: %w", batch.Replica.ID, backends.ErrBadReply, err)
 	}
 	a = answer{batch: batch, timing: reply.Timing}
-	a.rows, a.prompt, err = openai.SplitEmbeddings(text.Bytes(), n)
-	if err == nil && len(a.rows) != n {
-		err = fmt.Errorf("%w: %d vectors for %d rows", backends.ErrBadReply, len(a.rows), n)
+	if whole {
+		a.raw, a.kind, a.header = text.Bytes(), reply.ContentType, reply.Header
+		if u, ok := openai.ScanUsage(a.raw); ok {
+			a.items.Prompt = u.Prompt
+		}
+		return a, nil
 	}
-	if err != nil {
-		return a, fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
+	n := 0
+	for _, r := range w.reqs {
+		n += len(r.Inputs)
 	}
-	return a, nil
+	e := w.reqs[0].Endpoint
+	if a.items, err = openai.Split(e, text.Bytes(), n); err == nil {
+		return a, nil
+	}
+	if e != backends.Embeddings {
+		err = fmt.Errorf("%w: %w", errUnfit, err)
+	}
+	return a, fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
+}
+
+// errUnfit is an answer to a merged call that cannot be taken apart. It is no fault
+// of the replica: engines differ in these answers, and one request alone gets its
+// own as it is.
+var errUnfit = errors.New("the engine's answer has no shape that can be shared out")
+
+// call builds w's call. One that carries one request whole is sent as its client
+// wrote it, and answered as the engine does; not embeddings, whose encoding and form
+// are put right.
+func (b *Batcher) call(w *worker) (call *backends.Call, whole bool) {
+	s, t := w.segs[0], w.segs[0].Work.Load.(*ticket)
+	first := s.To-s.From == len(t.req.Inputs)
+	if first {
+		call = &t.call // whole, so in no other call
+	} else {
+		call = &backends.Call{}
+	}
+	*call = backends.Call{Path: t.req.Path, ID: t.req.ID}
+	if call.Path == "" {
+		call.Path = t.req.Endpoint.Path()
+	}
+	if whole = first && len(w.segs) == 1 && t.req.Endpoint != backends.Embeddings; whole {
+		call.Body, call.ContentType, call.Header = t.req.Body, t.req.ContentType, t.req.Header
+		return call, true
+	}
+	size := len(t.req.Body) + 64
+	for _, r := range w.reqs {
+		for _, row := range r.Inputs {
+			size += len(row) + 1
+		}
+	}
+	call.Body = openai.AppendMerged(make([]byte, 0, size), w.reqs)
+	return call, false
 }
 
 // answer is an engine's answer to a merged call.
 type answer struct {
 	batch  *Batch
-	rows   [][]byte
-	prompt int // tokens; -1 = not said
+	items  openai.Items
 	took   time.Duration
 	timing backends.Timing
+
+	raw    []byte // the whole answer, to be relayed as it is
+	kind   string
+	header backends.Header
 }
 
 // split gives every segment its rows, and answers the callers that have all. It
 // reports whether that was everybody, so that nothing of the text is kept.
 func (b *Batcher) split(w *worker, a answer) (all bool) {
 	all = true
-	batch, rows := a.batch, a.rows
+	rows := a.items.Rows
 	w.shares = w.shares[:0]
 	for _, s := range w.segs {
 		w.shares = append(w.shares, s.Tokens)
 	}
-	openai.Apportion(w.shares, a.prompt)
+	openai.Apportion(w.shares, a.items.Prompt)
 	for i, s := range w.segs {
 		t := s.Work.Load.(*ticket)
 		n := s.To - s.From
+		tokens := t.prompt.Add(int64(w.shares[i]))
+		if a.raw != nil {
+			t.reply = backends.Reply{Status: 200, ContentType: a.kind, Header: a.header}
+			t.answer(&a, s.Work.Arrival, a.raw)
+			return false
+		}
 		copy(t.rows[s.From:s.To], rows[:n])
 		rows = rows[n:]
-		tokens := t.prompt.Add(int64(w.shares[i]))
 		if t.missing.Add(int64(-n)) > 0 {
 			all = false
 			continue
@@ -182,20 +219,29 @@ func (b *Batcher) split(w *worker, a answer) (all bool) {
 		for _, row := range t.rows {
 			size += len(row)*3/2 + 64
 		}
-		text, err := openai.AppendEmbeddings(make([]byte, 0, size), t.rows, openai.EmbeddingsReply{Model: b.opt.Model, PromptTokens: int(tokens), Base64: t.req.Base64})
+		items := a.items
+		items.Rows = t.rows
+		text, err := openai.AppendAnswer(make([]byte, 0, size), t.req.Endpoint, items,
+			openai.Answer{ID: t.req.ID, Model: b.opt.Model, PromptTokens: int(tokens), Base64: t.req.Base64})
 		if err != nil {
-			t.end(nil, fmt.Errorf("replica %s: %w", batch.Replica.ID, err))
+			t.end(nil, fmt.Errorf("replica %s: %w", a.batch.Replica.ID, err))
 			continue
 		}
-		t.body.Reset(text)
-		timing := a.timing
-		timing.Queue = batch.At.Sub(s.Work.Arrival)
-		timing.Batch = min(batch.Held, timing.Queue)
-		timing.Replica, timing.BatchRows, timing.PromptTokens = batch.Replica.ID, batch.Rows, int(tokens)
-		t.reply = backends.Reply{Status: 200, ContentType: "application/json", Body: &t.body, Timing: timing}
-		t.end(&t.reply, nil)
+		t.reply = backends.Reply{Status: 200, ContentType: "application/json"}
+		t.answer(&a, s.Work.Arrival, text)
 	}
 	return all
+}
+
+// answer ends t with text, of which it has the last part.
+func (t *ticket) answer(a *answer, arrival time.Time, text []byte) {
+	t.body.Reset(text)
+	timing := a.timing
+	timing.Queue = a.batch.At.Sub(arrival)
+	timing.Batch = min(a.batch.Held, timing.Queue)
+	timing.Replica, timing.BatchRows, timing.PromptTokens = a.batch.Replica.ID, a.batch.Rows, int(t.prompt.Load())
+	t.reply.Body, t.reply.Timing = &t.body, timing
+	t.end(&t.reply, nil)
 }
 
 // broken logs a call that an engine failed: a retry elsewhere hides it from the
@@ -224,7 +270,10 @@ func outcome(ctx context.Context, err error) Outcome {
 		}
 		return Refused
 	}
-	if errors.Is(err, backends.ErrUnavailable) {
+	switch {
+	case errors.Is(err, errUnfit):
+		return Rejected
+	case errors.Is(err, backends.ErrUnavailable):
 		return Declined
 	}
 	return Broken

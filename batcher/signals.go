@@ -19,7 +19,7 @@ type Signals struct {
 	Offline Load // of offline rows
 
 	// First is the latency that Target promises, of interactive requests:
-	// embeddings until the whole answer, generation until the first byte, of
+	// merged calls until the whole answer, generation until the first byte, of
 	// answers that are no streams the wait and the fitted time to a first byte.
 	// Rest is generation from there to the end.
 	First, Rest Latency
@@ -69,6 +69,9 @@ type CallSignals struct {
 	Holds        [Holds]uint64   // times that a free replica was left waiting
 	Drops        [Drops]uint64   // requests
 	Rows, Tokens float64         // mean of a recent call
+	// TokenRatio is our count of a merged call's tokens over its engine's, a recent
+	// mean; 0 = no engine has said. Above 1 we take calls for larger than they are.
+	TokenRatio float64
 }
 
 // Seconds is how many one-second buckets a Load keeps.
@@ -131,6 +134,7 @@ type meter struct {
 	arrivedTokens          average // of a request
 	refused                average // share of requests, on a prediction
 	refusals               uint64  // on a prediction
+	tokenRatio             average // our count over the engine's
 }
 
 // average follows a mean: exact over the first values, then with weight 1/over.
@@ -239,6 +243,13 @@ func (c *Core) generated(now time.Time, b *Batch, r Result) {
 	}
 }
 
+// counted compares our count of a merged call with its engine's.
+func (c *Core) counted(r Result) {
+	if r.Tokens > 0 && r.Counted > 0 {
+		c.tokenRatio.add(float64(r.Tokens) / float64(r.Counted))
+	}
+}
+
 // Signals describes the core at now.
 func (c *Core) Signals(now time.Time) Signals {
 	s := Signals{
@@ -248,7 +259,7 @@ func (c *Core) Signals(now time.Time) Signals {
 		SlotSeconds: c.slotSeconds.mean, OutputTokens: c.output.mean,
 		Calls: c.calls, Eta: c.eta, OfflineLimit: c.offlineLimit, OfflineRow: c.offlineRows,
 	}
-	s.Calls.Rows, s.Calls.Tokens = c.batchRows.mean, c.batchTokens.mean
+	s.Calls.Rows, s.Calls.Tokens, s.Calls.TokenRatio = c.batchRows.mean, c.batchTokens.mean, c.tokenRatio.mean
 	for i := range s.Class {
 		cl := &c.order.classes[i]
 		s.Class[i] = ClassSignals{

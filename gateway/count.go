@@ -95,7 +95,8 @@ func templated(e backends.Endpoint) bool {
 
 // around is what the engine adds to a prompt of its own: nothing to token ids.
 func (a *ask) around(text []byte) int {
-	if a.prompt.calibration == nil || len(text) == 0 || text[0] != '"' || a.guesses() {
+	_, _, pair := openai.Pair(a.req.Endpoint, text)
+	if a.prompt.calibration == nil || len(text) == 0 || text[0] != '"' && !pair || a.guesses() {
 		return 0
 	}
 	return a.prompt.calibration.Around
@@ -104,8 +105,11 @@ func (a *ask) around(text []byte) int {
 // unescaped is memory for texts that have escapes.
 var unescaped = sync.Pool{New: func() any { return new([]byte) }}
 
-// tokens counts a raw JSON value: a string, or an array of token ids.
+// tokens counts a raw JSON value: a string, an array of token ids, or a pair.
 func (a *ask) tokens(row []byte) int {
+	if first, second, ok := openai.Pair(a.req.Endpoint, row); ok {
+		return a.tokens(first) + a.tokens(second)
+	}
 	if len(row) == 0 || row[0] != '"' {
 		return openai.CountIDs(row)
 	}

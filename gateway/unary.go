@@ -105,9 +105,9 @@ func (a *ask) whole(buf []byte, reply *backends.Reply, err error) whole {
 
 // honoured checks what engines like to ignore.
 func (a *ask) honoured(body []byte) error {
-	rows, _, err := openai.SplitEmbeddings(body, len(a.req.Inputs))
+	items, err := openai.Split(backends.Embeddings, body, len(a.req.Inputs))
 	if err == nil {
-		err = openai.CheckDimensions(rows, a.req.Dimensions)
+		err = openai.CheckDimensions(items.Rows, a.req.Dimensions)
 	}
 	return err
 }

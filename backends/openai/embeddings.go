@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 
 	"aloft/backends"
@@ -13,108 +12,10 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// AppendMergedEmbeddings appends one request over the rows of all reqs, in
-// order, of which there is one at least. Their MergeKeys must agree. Model, options
-// and encoding are those of reqs[0]: callers of one moment mostly use the same SDK,
-// so mostly nothing needs converting; "user" stays behind, since the rows are not
-// all that user's.
-func AppendMergedEmbeddings(dst []byte, reqs []*backends.Request) []byte {
-	dst = append(dst, `{"input":[`...)
-	n := 0
-	for _, req := range reqs {
-		for _, row := range req.Inputs {
-			if n++; n > 1 {
-				dst = append(dst, ',')
-			}
-			dst = append(dst, row...)
-		}
-	}
-	dst = append(dst, ']')
-	w := walk{data: reqs[0].Body}
-	w.enter('{')
-	for key := w.key(); key != nil; key = w.key() {
-		v := w.skip()
-		if name := text(key); name == "model" || name == "encoding_format" || !perCaller(name) {
-			dst = append(append(dst, ','), key...)
-			dst = append(append(dst, ':'), v...)
-		}
-	}
-	return append(dst, '}')
-}
-
-// Apportion divides the engine's token count over shares, which are ours, in
-// proportion, so that they sum to it; total < 0 (not said): ours stand.
-func Apportion(shares []int, total int) {
-	sum, before, given := 0, 0, 0
-	for _, n := range shares {
-		sum += n
-	}
-	if total < 0 || sum == 0 {
-		return
-	}
-	for i, n := range shares {
-		before += n
-		shares[i] = int(int64(total)*int64(before)/int64(sum)) - given
-		given += shares[i]
-	}
-}
-
-// RowTokens is the size of each row, for the caller to change: a request that
-// was not counted by rows has its total spread over them, at least one each.
-func RowTokens(r *backends.Request) []int {
-	if len(r.InputTokens) == len(r.Inputs) {
-		return slices.Clone(r.InputTokens)
-	}
-	shares := slices.Repeat([]int{1}, len(r.Inputs))
-	Apportion(shares, max(r.Tokens, len(r.Inputs)))
-	return shares
-}
-
-// SplitEmbeddings returns the raw embedding of each row (an array of numbers or
-// a base64 string, aliasing reply) in index order, and the prompt tokens that
-// the engine counted, -1 if it did not say. A reply in which not every index
-// from 0 to rows-1 appears exactly once is an error: guessing would hand one
-// caller another's vector (docs/failures.md F8). Errors wrap
-// backends.ErrBadReply.
-func SplitEmbeddings(reply []byte, rows int) ([][]byte, int, error) {
-	if valid(reply) != nil {
-		return nil, -1, fmt.Errorf("embeddings reply of %d bytes is no JSON object: %w", len(reply), backends.ErrBadReply)
-	}
-	out, tokens := make([][]byte, rows), -1
-	var data walk
-	w := walk{data: reply}
-	w.enter('{')
-	for key := w.key(); key != nil; key = w.key() {
-		switch text(key) {
-		case "data":
-			data.data = w.skip()
-		case "usage":
-			if u, ok := usage(&w); ok {
-				tokens = u.Prompt
-			}
-		default:
-			w.skip()
-		}
-	}
-	if !data.enter('[') {
-		return nil, -1, fmt.Errorf("embeddings reply has no data array: %w", backends.ErrBadReply)
-	}
-	n := 0
-	for ; data.item(); n++ {
-		if err := splitRow(&data, out); err != nil {
-			return nil, -1, err
-		}
-	}
-	if n != rows {
-		return nil, -1, fmt.Errorf("embeddings reply has %d rows, want %d: %w", n, rows, backends.ErrBadReply)
-	}
-	return out, tokens, nil
-}
-
 // ErrDimensions is an answer of an engine that ignored "dimensions".
 var ErrDimensions = fmt.Errorf("the model's engine did not honour 'dimensions': %w", backends.ErrBadReply)
 
-// CheckDimensions holds the vectors that SplitEmbeddings returned to the length
+// CheckDimensions holds the vectors that Split returned to the length
 // that was asked for; 0 = none. Cutting a longer one would be right only for a
 // model that was trained for it, which nobody here knows. Errors wrap
 // ErrDimensions, or backends.ErrBadReply for what is no vector.
@@ -143,35 +44,27 @@ func CheckDimensions(rows [][]byte, want int) error {
 	return nil
 }
 
-// splitRow takes the next row.
-func splitRow(w *walk, out [][]byte) error {
-	index, vector := -1, []byte(nil)
+// vector takes the next row of an answer: its index, -1 if it has none, and its
+// vector, nil if that is none.
+func vector(w *walk) (index int, v []byte) {
+	index = -1
 	if !w.enter('{') {
 		w.skip()
-	} else {
-		for key := w.key(); key != nil; key = w.key() {
-			switch v := w.skip(); text(key) {
-			case "index":
-				if n, err := strconv.Atoi(alias(v)); err == nil {
-					index = n
-				}
-			case "embedding":
-				if (v[0] == '[' || v[0] == '"') && (&walk{data: v}).filled() {
-					vector = v
-				}
+		return index, nil
+	}
+	for key := w.key(); key != nil; key = w.key() {
+		switch value := w.skip(); text(key) {
+		case "index":
+			if n, err := strconv.Atoi(alias(value)); err == nil {
+				index = n
+			}
+		case "embedding":
+			if (value[0] == '[' || value[0] == '"') && (&walk{data: value}).filled() {
+				v = value
 			}
 		}
 	}
-	switch {
-	case index < 0 || index >= len(out):
-		return fmt.Errorf("embeddings reply has a row with index %d of %d: %w", index, len(out), backends.ErrBadReply)
-	case out[index] != nil:
-		return fmt.Errorf("embeddings reply has index %d twice: %w", index, backends.ErrBadReply)
-	case vector == nil:
-		return fmt.Errorf("embeddings reply has no vector at index %d: %w", index, backends.ErrBadReply)
-	}
-	out[index] = vector
-	return nil
+	return index, v
 }
 
 // EmbeddingsReply is one caller's answer. PromptTokens below 0 is written as 0;
@@ -182,7 +75,7 @@ type EmbeddingsReply struct {
 	Base64       bool
 }
 
-// AppendEmbeddings appends a caller's reply over rows that SplitEmbeddings
+// AppendEmbeddings appends a caller's reply over rows that Split
 // returned, indexed from 0. Errors wrap backends.ErrBadReply; dst is then useless.
 func AppendEmbeddings(dst []byte, rows [][]byte, r EmbeddingsReply) ([]byte, error) {
 	dst = append(dst, `{"object":"list","data":[`...)
@@ -201,11 +94,8 @@ func AppendEmbeddings(dst []byte, rows [][]byte, r EmbeddingsReply) ([]byte, err
 	}
 	dst = append(dst, `],"model":`...)
 	dst = gjson.AppendJSONString(dst, r.Model)
-	dst = append(dst, `,"usage":{"prompt_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(max(r.PromptTokens, 0)), 10)
-	dst = append(dst, `,"total_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(max(r.PromptTokens, 0)), 10)
-	return append(dst, "}}"...), nil
+	dst = appendUsage(append(dst, `,"usage":`...), r.PromptTokens)
+	return append(dst, '}'), nil
 }
 
 func appendVector(dst, row []byte, base64 bool) ([]byte, error) {

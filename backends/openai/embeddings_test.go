@@ -19,27 +19,26 @@ func TestMergedEmbeddings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &backends.Request{Body: []byte(body), Inputs: s.Inputs, MergeKey: s.MergeKey}
+		return &backends.Request{Endpoint: backends.Embeddings, Body: []byte(body), Inputs: s.Inputs, MergeKey: s.MergeKey}
 	}
-	got := string(AppendMergedEmbeddings(nil, []*backends.Request{
+	got := string(AppendMerged(nil, []*backends.Request{
 		req(`{"model":"x","input":["a", "b"],"user":"u","dimensions":8,"encoding_format":"base64"}`),
 		req(`{"input":"c","model":"x","dimensions":8}`),
-		req(`{"input":[1,2],"model":"x","dimensions":8}`),
 	}))
-	want := `{"input":["a","b","c",[1,2]],"model":"x","dimensions":8,"encoding_format":"base64"}`
+	want := `{"model":"x","input":["a","b","c"],"dimensions":8,"encoding_format":"base64"}`
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
 func TestSplitEmbeddings(t *testing.T) {
-	rows, tokens, err := SplitEmbeddings([]byte(`{"object":"list","data":[
+	items, err := Split(backends.Embeddings, []byte(`{"object":"list","data":[
 		{"index":1,"embedding":"AACAPw=="},{"embedding":[0.5, -1e-3],"index":0}],"usage":{"prompt_tokens":7,"total_tokens":7}}`), 2)
-	if err != nil || tokens != 7 || string(rows[0]) != `[0.5, -1e-3]` || string(rows[1]) != `"AACAPw=="` {
-		t.Errorf("rows %q, tokens %d, %v", rows, tokens, err)
+	if rows := items.Rows; err != nil || items.Prompt != 7 || string(rows[0]) != `[0.5, -1e-3]` || string(rows[1]) != `"AACAPw=="` {
+		t.Errorf("rows %q, tokens %d, %v", rows, items.Prompt, err)
 	}
-	if _, tokens, err = SplitEmbeddings([]byte(`{"data":[{"index":0,"embedding":[1]}]}`), 1); tokens != -1 || err != nil {
-		t.Errorf("tokens %d, %v, want -1 without usage", tokens, err)
+	if items, err = Split(backends.Embeddings, []byte(`{"data":[{"index":0,"embedding":[1]}]}`), 1); items.Prompt != -1 || err != nil {
+		t.Errorf("tokens %d, %v, want -1 without usage", items.Prompt, err)
 	}
 	for _, reply := range []string{
 		``, `[]`, `{}`, `{"data":{}}`, `{"error":{"message":"x"}}`, `{"data":[]}`,
@@ -55,8 +54,8 @@ func TestSplitEmbeddings(t *testing.T) {
 		`{"data":[{"index":0,"embedding":[1]},7]}`,
 		`{"data":[{"index":0,"embedding":[1]},{"index":1,"embedding":[2]},{"index":1,"embedding":[2]}]}`,
 	} {
-		if rows, _, err := SplitEmbeddings([]byte(reply), 2); !errors.Is(err, backends.ErrBadReply) || rows != nil {
-			t.Errorf("%s: %q, %v, want ErrBadReply", reply, rows, err)
+		if items, err := Split(backends.Embeddings, []byte(reply), 2); !errors.Is(err, backends.ErrBadReply) || items.Rows != nil {
+			t.Errorf("%s: %q, %v, want ErrBadReply", reply, items.Rows, err)
 		}
 	}
 }
@@ -115,7 +114,8 @@ func FuzzSplitEmbeddings(f *testing.F) {
 		if n < 0 || n > 64 {
 			return
 		}
-		rows, _, err := SplitEmbeddings(reply, n)
+		items, err := Split(backends.Embeddings, reply, n)
+		rows := items.Rows
 		if err != nil {
 			if !errors.Is(err, backends.ErrBadReply) || rows != nil {
 				t.Fatalf("%v, %d rows", err, len(rows))
@@ -130,7 +130,7 @@ func FuzzSplitEmbeddings(f *testing.F) {
 			if !json.Valid(out) {
 				t.Fatalf("%q gave %q", reply, out)
 			}
-			if again, _, err := SplitEmbeddings(out, n); err != nil || len(again) != n {
+			if again, err := Split(backends.Embeddings, out, n); err != nil || len(again.Rows) != n {
 				t.Fatalf("own reply %q does not split: %v", out, err)
 			}
 		}

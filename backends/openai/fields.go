@@ -34,12 +34,13 @@ const (
 	fieldData2
 	fieldSystem
 	fieldInstructions
+	fieldItems
 )
 
 var fieldNames = [...]string{
 	"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n",
 	"prompt_cache_key", "messages", "input", "prompt", "dimensions", "encoding_format", "tokens", "query",
-	"documents", "text_1", "text_2", "queries", "data_1", "data_2", "system", "instructions",
+	"documents", "text_1", "text_2", "queries", "data_1", "data_2", "system", "instructions", "items",
 }
 
 // fieldOf is the set with key alone, or the empty one.
@@ -70,7 +71,7 @@ var rules = map[backends.Endpoint]rule{
 	backends.Responses:   {fieldModel | fieldInput, fieldInstructions | fieldStream | fieldCacheKey | fieldMaxOutputTokens},
 	backends.Messages:    {fieldModel | fieldMessages | fieldMaxTokens, fieldSystem | fieldStream},
 	backends.Rerank:      {fieldModel | fieldQuery | fieldDocuments, 0},
-	backends.Score:       {fieldModel, fieldText1 | fieldText2 | fieldQueries | fieldDocuments | fieldData1 | fieldData2},
+	backends.Score:       {fieldModel, fieldText1 | fieldText2 | fieldQueries | fieldDocuments | fieldData1 | fieldData2 | fieldItems | fieldQuery},
 	backends.Classify:    {fieldModel, fieldInput | fieldMessages},
 	backends.Moderations: {fieldInput, fieldModel},
 	backends.Speech:      {fieldModel | fieldInput, fieldStream},

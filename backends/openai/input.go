@@ -17,7 +17,7 @@ const (
 
 // input reads an embeddings request's rows (docs/failures.md F10).
 func (s *scanner) input() *Error {
-	form, rows, err := s.rows("input")
+	form, rows, err := s.inputs("input")
 	if err != nil {
 		return err
 	}
@@ -31,18 +31,18 @@ func (s *scanner) input() *Error {
 			}
 		}
 	}
-	s.out.Inputs, s.out.Text = rows, rows
+	s.out.Text, s.rows.list, s.rows.form = rows, rows, form
 	return nil
 }
 
 // prompt reads a completion's prompt, which may be empty text.
 func (s *scanner) prompt() (err *Error) {
-	_, s.out.Text, err = s.rows("prompt")
+	_, s.out.Text, err = s.inputs("prompt")
 	return err
 }
 
-// rows splits the four forms: a string, strings, token ids, lists of token ids.
-func (s *scanner) rows(param string) (form shape, rows [][]byte, err *Error) {
+// inputs splits the four forms: a string, strings, token ids, lists of token ids.
+func (s *scanner) inputs(param string) (form shape, rows [][]byte, err *Error) {
 	c, from := s.peek(), s.at
 	if c == '"' {
 		return oneText, [][]byte{s.skip()}, nil

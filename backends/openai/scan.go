@@ -24,11 +24,11 @@ type Scan struct {
 	N         int    // choices asked for; 0 = not given, which means 1
 	CacheKey  string // prompt_cache_key: requests with the same one share a prefix
 
-	// Inputs are the raw JSON values of an embeddings request's rows, each a
-	// string or an array of token ids. They alias the body.
+	// Inputs are the rows of a request that may share its engine call, raw: a string
+	// or an array of token ids, which alias the body; of scores a pair of strings.
 	Inputs [][]byte
-	// MergeKey is equal for embedding requests whose options agree, whatever
-	// encoding they ask for; never "" for embeddings.
+	// MergeKey is equal for requests of an endpoint whose options agree, whatever
+	// encoding they ask for; "" for what goes alone, which embeddings never do.
 	MergeKey         string
 	backends.Vectors // embeddings: what was asked for
 
@@ -46,20 +46,18 @@ type scanner struct {
 	endpoint backends.Endpoint
 	out      Scan
 	seen     fields
-	options  []string // embeddings: "key":value of everything that must agree
+	rows     rowsOf
 }
 
 // ScanRequest checks body as far as routing depends on it and says what it
 // asks for; all else is the engine's to judge. The error is an *Error with
 // status 400. Inputs and Text alias body. Forms are ScanForm's.
 func ScanRequest(e backends.Endpoint, body []byte) (Scan, error) {
-	s := scanner{walk: walk{data: body}, endpoint: e}
+	s := scanner{walk: walk{data: body}, endpoint: e, rows: rowsOf{merging: mergings[e]}}
 	if err := s.scan(rules[e]); err != nil {
 		return Scan{}, err
 	}
-	if e == backends.Embeddings {
-		s.out.MergeKey = mergeKey(s.options)
-	}
+	s.merge()
 	// The rest may alias body, a map key should not.
 	s.out.Model, s.out.CacheKey = strings.Clone(s.out.Model), strings.Clone(s.out.CacheKey)
 	s.out.WantUsage = s.out.WantUsage && s.out.Stream
@@ -112,9 +110,7 @@ func (s *scanner) field(rule rule, key []byte) *Error {
 	if f == fieldModel {
 		s.out.model = site{at: from, end: s.at}
 	}
-	if unset := f != 0 && first == 'n'; s.endpoint == backends.Embeddings && !unset && !perCaller(name) {
-		s.options = append(s.options, alias(key)+":"+alias(s.data[from:s.at]))
-	}
+	s.note(key, name, f, from)
 	return nil
 }
 
@@ -162,27 +158,14 @@ func (s *scanner) read(f fields) (err *Error) {
 	return err
 }
 
-// perCaller names the fields of an embeddings request that need not agree for
-// merging, and that a merged call therefore does not carry over.
-func perCaller(key string) bool {
-	switch key {
-	case "model", "input", "encoding_format", "user", "stream", "stream_options":
-		return true
-	}
-	return false
-}
-
 // mergeKey does not depend on the order of keys. Long ones are hashed, so that
 // a request with a huge option does not pin it.
-func mergeKey(options []string) string {
-	if len(options) == 0 {
-		return "embeddings|"
-	}
+func mergeKey(prefix string, options []string) string {
 	slices.Sort(options)
-	key := "embeddings|" + strings.Join(options, "|")
+	key := prefix + strings.Join(options, "|")
 	if len(key) > 200 {
 		sum := sha256.Sum256([]byte(key))
-		return "embeddings#" + string(sum[:])
+		return prefix + "#" + string(sum[:])
 	}
 	return key
 }

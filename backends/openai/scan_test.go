@@ -58,12 +58,12 @@ func TestScanRequest(t *testing.T) {
 		{"rerank", backends.Rerank, `{"model":"m","query":"q","documents":["a",{"text":"b"},{"image":"x"}]}`, want{model: "m", text: []string{`"q"`, `"a"`, `"b"`}}},
 		{"score", backends.Score, `{"model":"m","text_1":"a","text_2":["b","c"]}`, want{model: "m", text: []string{`"a"`, `"b"`, `"c"`}}},
 		{"score data", backends.Score, `{"model":"m","data_1":{"content":[{"type":"text","text":"a"}]},"data_2":"b"}`, want{model: "m", text: []string{`"a"`, `"b"`}}},
-		{"score queries", backends.Score, `{"model":"m","queries":"a","documents":["b"]}`, want{model: "m", text: []string{`"a"`, `"b"`}}},
-		{"classify", backends.Classify, `{"model":"m","input":["a","b"]}`, want{model: "m", text: []string{`"a"`, `"b"`}}},
+		{"score queries", backends.Score, `{"model":"m","queries":"a","documents":["b"]}`, want{model: "m", inputs: []string{`["a","b"]`}, text: []string{`"a"`, `"b"`}}},
+		{"classify", backends.Classify, `{"model":"m","input":["a","b"]}`, want{model: "m", inputs: []string{`"a"`, `"b"`}, text: []string{`"a"`, `"b"`}}},
 		{"classify chat", backends.Classify, `{"model":"m","messages":[{"content":"a"}]}`, want{model: "m", text: []string{`"a"`}}},
 		{"moderations", backends.Moderations, `{"model":"m","input":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}`, want{model: "m", text: []string{`"a"`}}},
-		{"moderations, any model", backends.Moderations, `{"input":"a"}`, want{text: []string{`"a"`}}},
-		{"moderations, null model", backends.Moderations, `{"model":null,"input":"a"}`, want{text: []string{`"a"`}}},
+		{"moderations, any model", backends.Moderations, `{"input":"a"}`, want{inputs: []string{`"a"`}, text: []string{`"a"`}}},
+		{"moderations, null model", backends.Moderations, `{"model":null,"input":"a"}`, want{inputs: []string{`"a"`}, text: []string{`"a"`}}},
 		{"speech", backends.Speech, `{"model":"m","input":"a","voice":"v","stream":true}`, want{model: "m", stream: true, text: []string{`"a"`}}},
 		{"images", backends.Images, `{"model":"m","prompt":"a","n":2}`, want{model: "m", text: []string{`"a"`}}},
 		{"images, any model", backends.Images, `{"prompt":"a"}`, want{text: []string{`"a"`}}},
@@ -80,7 +80,7 @@ func TestScanRequest(t *testing.T) {
 			if !reflect.DeepEqual(got, tc.want) {
 				t.Errorf("got %+v\nwant %+v", got, tc.want)
 			}
-			if (s.MergeKey != "") != (tc.e == backends.Embeddings) {
+			if (s.MergeKey != "") != (len(s.Inputs) > 0) {
 				t.Errorf("merge key %q", s.MergeKey)
 			}
 		})
@@ -256,6 +256,8 @@ func FuzzScanRequest(f *testing.F) {
 		`{"model":"m","prompt":["a","b"],"max_tokens":3}`,
 		`{"model":"m","input":["a","b"],"encoding_format":"base64","dimensions":8}`,
 		`{"model":"m","input":[[1,2],[3]]}`,
+		`{"model":"m","text_1":["a"],"text_2":"b","use_activation":false}`,
+		`{"model":"m","queries":["a","\u0062"],"documents":["c","d"],"data_1":null}`,
 		`{"model":"m","input":[1,2]}`, `{"a":[[[[`, "{\"model\":\"\\ud800\"}",
 	} {
 		f.Add(byte(i), []byte(body))
@@ -284,12 +286,15 @@ func FuzzScanRequest(f *testing.F) {
 				t.Fatalf("row %q of %q is no JSON", row, body)
 			}
 		}
-		if e != backends.Embeddings {
+		if (s.MergeKey == "") != (len(s.Inputs) == 0) {
+			t.Fatalf("%q has key %q and rows %q", body, s.MergeKey, s.Inputs)
+		}
+		if s.MergeKey == "" {
 			return
 		}
 		// A merged call of this request alone must scan to the same rows and key
 		// ([1,2] becomes [[1,2]], the same row).
-		merged := AppendMergedEmbeddings(nil, []*backends.Request{{Body: body, Inputs: s.Inputs}})
+		merged := AppendMerged(nil, []*backends.Request{{Endpoint: e, Body: body, Inputs: s.Inputs}})
 		again, err := ScanRequest(e, merged)
 		if err != nil || again.MergeKey != s.MergeKey || again.Base64 != s.Base64 || !reflect.DeepEqual(again.Inputs, s.Inputs) {
 			t.Fatalf("%q merged to %q, which scans to %+v, %v", body, merged, again, err)

@@ -296,7 +296,7 @@ func TestServe(t *testing.T) {
 		t.Errorf("stream: %d %s %v", status, reply, err)
 	}
 	_, reply, err := do(t, url+"/v1/embeddings", "", `{"model":"m","input":["a","b"]}`)
-	if rows, n, err2 := openai.SplitEmbeddings([]byte(reply), 2); err != nil || err2 != nil || n != 2 || len(rows) != 2 {
+	if items, err2 := openai.Split(backends.Embeddings, []byte(reply), 2); err != nil || err2 != nil || items.Prompt != 2 || len(items.Rows) != 2 {
 		t.Errorf("embeddings: %s %v %v", reply, err, err2)
 	}
 	for _, path := range []string{"/sleep?level=1", "/wake_up"} {

@@ -106,16 +106,16 @@ func (c *Cache) Submit(ctx context.Context, r *backends.Request) (*backends.Repl
 	if err != nil {
 		return nil, fmt.Errorf("read embeddings: %w", err)
 	}
-	vectors, tokens, err := openai.SplitEmbeddings(text, len(ask.Inputs))
+	items, err := openai.Split(ask.Endpoint, text, len(ask.Inputs))
 	if err == nil {
-		err = openai.CheckDimensions(vectors, r.Dimensions)
+		err = openai.CheckDimensions(items.Rows, r.Dimensions)
 	}
 	if err != nil {
 		return nil, err
 	}
 	shares := openai.RowTokens(ask)
-	openai.Apportion(shares, tokens)
-	c.learn(a, vectors, shares)
+	openai.Apportion(shares, items.Prompt)
+	c.learn(a, items.Rows, shares)
 	if ask == r { // nothing of ours is in it: the answer as it came
 		reply.Body, reply.Dimensions = io.NopCloser(bytes.NewReader(text)), r.Dimensions
 		return reply, nil
@@ -168,7 +168,7 @@ func (a *answer) rest() *backends.Request {
 		part.InputTokens = append(part.InputTokens, tokens[i])
 		part.Tokens += tokens[i]
 	}
-	part.Body = openai.AppendMergedEmbeddings(nil, []*backends.Request{&part})
+	part.Body = openai.AppendMerged(nil, []*backends.Request{&part})
 	return &part
 }
 
