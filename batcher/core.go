@@ -241,9 +241,15 @@ func (c *Core) began(now time.Time, b *Batch, took time.Duration) {
 		t.lost, t.twin, b.twin = true, nil, nil
 		c.acts = append(c.acts, Action{Kind: Abort, Batch: t})
 	}
-	if c.opt.Merge { // the latencies and the fit are those of merged calls
+	if c.opt.Merge { // the latencies and the fit are those of merged calls, and their like
 		if now.After(w.due) {
 			c.order.classes[w.Class].count.Late++
+		}
+		if w.Key == Pooled {
+			c.learn(b, now.Sub(b.At))
+			if w.Class == backends.Interactive {
+				c.first.add(now, now.Sub(w.Arrival))
+			}
 		}
 		return
 	}

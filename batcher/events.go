@@ -105,6 +105,9 @@ func newTicket(ctx context.Context, o Options, r *backends.Request) *ticket {
 		if !r.Endpoint.Generates() {
 			w.Output = -1
 		}
+		if o.Merge && (r.Endpoint.Merged() || r.Endpoint == backends.Rerank) {
+			w.Key = Pooled
+		}
 		t.tokens[0] = r.Tokens
 		w.RowTokens = t.tokens[:]
 		if o.Hedge && w.Unary && w.Class != backends.Offline {

@@ -11,7 +11,7 @@ import (
 type Work struct {
 	Class     backends.Class
 	Tenant    string
-	Key       string // work of different keys never shares a call
+	Key       string // work of different keys never shares a call; of what is Alone Pooled or ""
 	Alone     bool   // a call of its own: whatever is not merged
 	Unary     bool   // Alone, and no stream: may be hedged
 	Place     backends.Placement
@@ -30,6 +30,10 @@ type Work struct {
 	own         Batch // the first call that it leads, so that most calls need no memory of their own
 	seat
 }
+
+// Pooled is the Key of what goes alone but costs what a merged call of its tokens
+// does, a rerank: the fit and the latencies of merged calls count it.
+const Pooled = "pooled"
 
 // seat is where a work waits.
 type seat struct {

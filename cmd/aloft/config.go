@@ -335,7 +335,7 @@ func (m *ModelConfig) fill() {
 	}
 	if m.Slots == 0 {
 		m.Slots = 1
-		if !slices.Contains(m.Endpoints, "embeddings") {
+		if !m.merges() {
 			m.Slots = 8
 		}
 	}

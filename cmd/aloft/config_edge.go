@@ -120,3 +120,17 @@ func (m *ModelConfig) validateAdapters(path string) error {
 }
 
 func (m *ModelConfig) embeds() bool { return slices.Contains(m.Endpoints, string(backends.Embeddings)) }
+
+// merges reports whether calls of m are batched across clients: it has an endpoint
+// that is, and none that holds a slot.
+func (m *ModelConfig) merges() bool {
+	merged := false
+	for _, e := range m.Endpoints {
+		e := backends.Endpoint(e)
+		merged = merged || e.Merged()
+		if !slices.Contains(besideEmbeddings, e) {
+			return false
+		}
+	}
+	return merged
+}

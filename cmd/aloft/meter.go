@@ -38,7 +38,7 @@ func (m *served) book(r *gateway.Outcome) {
 	m.meter.mu.Lock()
 	defer m.meter.mu.Unlock()
 	var spent, latency time.Duration
-	if m.embeds() {
+	if m.merges() {
 		spent, latency = time.Duration(float64(r.PromptTokens)*m.meter.rate*float64(time.Second)), r.Total
 	} else {
 		spent, latency = max(0, r.Total-r.Timing.Queue)/time.Duration(m.Slots), r.FirstToken

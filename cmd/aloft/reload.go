@@ -187,7 +187,7 @@ func (s *server) nextRoute(c *Config, m *ModelConfig, was *served) (*overflow.Ro
 }
 
 func batching(c *Config, m ModelConfig) batcher.Options {
-	return batcher.Options{Model: m.Name, Merge: m.embeds(),
+	return batcher.Options{Model: m.Name, Merge: m.merges(),
 		Affinity: m.Affinity.Session || m.Affinity.Prefix, Hedge: m.Hedge,
 		MaxBatchRows: m.Batch.MaxRows, MaxBatchTokens: m.Batch.MaxTokens, MaxQueueDelay: m.Batch.MaxDelay, MaxQueue: m.Batch.MaxQueue, KVTokens: m.Batch.KVTokens,
 		Target: m.Target, Window: c.Arbiter.Window, MinSamples: c.Arbiter.MinSamples, Off: m.Batch.Off}

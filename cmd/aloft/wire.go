@@ -242,7 +242,7 @@ func (s *serving) Models(now time.Time) []arbiter.Model {
 		for _, b := range sig.Load.Buckets {
 			a.Work = append(a.Work, float64(b.Tokens)*rate)
 		}
-		if !m.embeds() {
+		if !m.merges() {
 			a.Slots = m.Slots
 			for c := backends.Interactive; c <= backends.Standard; c++ {
 				a.InFlight += float64(sig.Class[c].Queue + sig.Class[c].InFlight)
@@ -263,7 +263,7 @@ func (m *served) unitTime(sig batcher.Signals) float64 {
 		return 0
 	}
 	f := slices.MaxFunc(sig.Fits, func(a, b batcher.ShapeFit) int { return cmp.Compare(a.Replicas, b.Replicas) })
-	if !m.embeds() {
+	if !m.merges() {
 		return f.Beta
 	}
 	tokens := float64(f.Largest)
@@ -360,7 +360,7 @@ func (s *serving) Tune(t arbiter.Setting) {
 	limit := 0
 	if t.Rows {
 		limit = max(1, m.Slots/2)
-		if m.embeds() {
+		if m.merges() {
 			limit = m.maxRows()
 		}
 	}
