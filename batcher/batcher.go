@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"aloft/backends"
@@ -136,6 +137,7 @@ type Batcher struct {
 	base   context.Context // of every merged call; ends when Close runs out of time
 	cancel context.CancelCauseFunc
 	wait   wait
+	unfit  map[backends.Endpoint]*atomic.Int32 // shared answers in a row that could not be taken apart
 
 	mu      sync.Mutex // guards what follows; nothing blocks under it
 	over    bool
@@ -157,8 +159,12 @@ func New(o Options, log *slog.Logger) (*Batcher, error) {
 		opt: o, log: log,
 		ended:   make(chan struct{}),
 		core:    NewCore(o),
+		unfit:   map[backends.Endpoint]*atomic.Int32{},
 		calls:   map[*Batch]*worker{},
 		seconds: map[*Batch]context.CancelCauseFunc{},
+	}
+	for _, e := range backends.Endpoints() {
+		b.unfit[e] = new(atomic.Int32)
 	}
 	b.wait.set(b.core.outlook())
 	b.base, b.cancel = context.WithCancelCause(context.Background())
@@ -175,10 +181,11 @@ func New(o Options, log *slog.Logger) (*Batcher, error) {
 // no_replica; backends.ErrDeadline, ErrDraining, ErrConnect, ErrSilent,
 // ErrBadReply; ctx's cause.
 func (b *Batcher) Submit(ctx context.Context, r *backends.Request) (*backends.Reply, error) {
-	if merges(b.opt, r) && len(r.Inputs) == 0 {
+	alone := !b.merges(r)
+	if !alone && len(r.Inputs) == 0 {
 		return nil, fmt.Errorf("batcher: request %s has no inputs to merge", r.ID)
 	}
-	t := newTicket(ctx, b.opt, r)
+	t := newTicket(ctx, b.opt, r, alone)
 	if !b.turn(t, event{kind: evArrive, work: &t.work}) {
 		return nil, backends.ErrDraining
 	}

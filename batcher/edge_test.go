@@ -71,8 +71,8 @@ func TestUnmergedInAMergingModel(t *testing.T) {
 		if fmt.Sprint(e.calls) != fmt.Sprint(want) {
 			t.Errorf("calls %+v, want %+v", e.calls, want)
 		}
-		if s := b.Signals(time.Now()); s.BusySlots != 0 || s.Class[0].Done != 2 || s.Fits[0].Samples != 0 {
-			t.Errorf("%+v, want both done, nothing learnt about merged calls", s)
+		if s := b.Signals(time.Now()); s.BusySlots != 0 || s.Class[0].Done != 2 || s.Fits[0].Samples != 1 || s.First.Samples != 1 {
+			t.Errorf("%+v, want both done, and the rerank alone to count as merged calls do", s)
 		}
 	})
 }

@@ -75,14 +75,8 @@ type message struct {
 	err   error
 }
 
-// merges reports whether r may share its call.
-func merges(o Options, r *backends.Request) bool {
-	return o.Merge && r.Endpoint.Merged() && r.MergeKey != ""
-}
-
-func newTicket(ctx context.Context, o Options, r *backends.Request) *ticket {
+func newTicket(ctx context.Context, o Options, r *backends.Request, alone bool) *ticket {
 	var t *ticket
-	alone := !merges(o, r)
 	if alone {
 		t = new(ticket)
 	} else { // still one allocation

@@ -68,10 +68,11 @@ func (b *Batcher) work(w *worker) {
 // own.
 func (b *Batcher) merged(w *worker, batch *Batch) Result {
 	start := time.Now()
-	// A caller may have left since the batch was formed; its rows stay home.
+	// A caller may have left since the batch was formed, or have its answer; its rows
+	// stay home.
 	w.segs, w.parts, w.reqs = w.segs[:0], w.parts[:0], w.reqs[:0]
 	for _, s := range batch.Segs {
-		if t := s.Work.Load.(*ticket); t.ctx.Err() == nil {
+		if t := s.Work.Load.(*ticket); t.ctx.Err() == nil && !t.settled.Load() {
 			part := *t.req
 			part.Inputs = t.req.Inputs[s.From:s.To]
 			w.segs, w.parts = append(w.segs, s), append(w.parts, part)
@@ -85,7 +86,11 @@ func (b *Batcher) merged(w *worker, batch *Batch) Result {
 		return Result{Outcome: Dropped, Err: backends.ErrClientGone}
 	}
 	text := texts.Get().(*bytes.Buffer)
-	a, err := b.ask(w, batch, text)
+	a, err := b.ask(w, batch, text, false)
+	if errors.Is(err, errUnfit) && len(w.segs) == 1 { // part of a list, of which halves would fare no better
+		text.Reset()
+		a, err = b.ask(w, batch, text, true)
+	}
 	a.took = time.Since(start)
 	r := Result{Took: a.took, Err: err, Outcome: outcome(w.ctx, err), Counted: a.items.Prompt}
 	for _, s := range w.segs {
@@ -103,9 +108,9 @@ func (b *Batcher) merged(w *worker, batch *Batch) Result {
 }
 
 // ask sends w's requests as one call and returns the engine's answer, which lies
-// in text.
-func (b *Batcher) ask(w *worker, batch *Batch, text *bytes.Buffer) (a answer, err error) {
-	call, whole := b.call(w)
+// in text. all: the first request whole, whatever of it the batch has.
+func (b *Batcher) ask(w *worker, batch *Batch, text *bytes.Buffer, all bool) (a answer, err error) {
+	call, whole := b.call(w, all)
 	start := time.Now()
 	reply, err := batch.Replica.Backend.Do(w.ctx, call)
 	if err != nil {
@@ -136,9 +141,11 @@ func (b *Batcher) ask(w *worker, batch *Batch, text *bytes.Buffer) (a answer, er
 	}
 	e := w.reqs[0].Endpoint
 	if a.items, err = openai.Split(e, text.Bytes(), n); err == nil {
+		b.unfit[e].Store(0)
 		return a, nil
 	}
 	if e != backends.Embeddings {
+		b.unfit[e].Add(1)
 		err = fmt.Errorf("%w: %w", errUnfit, err)
 	}
 	return a, fmt.Errorf("replica %s: %w", batch.Replica.ID, err)
@@ -149,10 +156,20 @@ func (b *Batcher) ask(w *worker, batch *Batch, text *bytes.Buffer) (a answer, er
 // own as it is.
 var errUnfit = errors.New("the engine's answer has no shape that can be shared out")
 
+// maxUnfit is after how many answers in a row that could not be taken apart an
+// endpoint's requests go alone, for as long as the batcher lives: until then each
+// costs a bisect.
+const maxUnfit = 3
+
+// merges reports whether r may share its call.
+func (b *Batcher) merges(r *backends.Request) bool {
+	return b.opt.Merge && r.MergeKey != "" && r.Endpoint.Merged() && b.unfit[r.Endpoint].Load() < maxUnfit
+}
+
 // call builds w's call. One that carries one request whole is sent as its client
 // wrote it, and answered as the engine does; not embeddings, whose encoding and form
 // are put right.
-func (b *Batcher) call(w *worker) (call *backends.Call, whole bool) {
+func (b *Batcher) call(w *worker, all bool) (call *backends.Call, whole bool) {
 	s, t := w.segs[0], w.segs[0].Work.Load.(*ticket)
 	first := s.To-s.From == len(t.req.Inputs)
 	if first {
@@ -160,6 +177,7 @@ func (b *Batcher) call(w *worker) (call *backends.Call, whole bool) {
 	} else {
 		call = &backends.Call{}
 	}
+	first = first || all
 	*call = backends.Call{Path: t.req.Path, ID: t.req.ID}
 	if call.Path == "" {
 		call.Path = t.req.Endpoint.Path()

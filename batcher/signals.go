@@ -119,22 +119,27 @@ type ShapeFit struct {
 
 // meter is what the core counts.
 type meter struct {
-	calls                  CallSignals
-	first, rest            window
-	serving, offline       arrivals
+	calls            CallSignals
+	first, rest      window
+	serving, offline arrivals
+	sizes
+	slotSeconds, output average
+	kvTokens            average // of a generation's cache, as expected
+	growing             []growth
+	trust               float64  // share of its spare time that a predicted wait may take
+	outputs             *outputs // generation
+	scratch             []*replica
+	hidden, skipped     []*Work
+	padding             average // cost of a call over its tokens: above 1 where engines pad
+	arrivedTokens       average // of a request
+	refused             average // share of requests, on a prediction
+	refusals            uint64  // on a prediction
+}
+
+// sizes are those of recent calls.
+type sizes struct {
 	batchRows, batchTokens average
-	slotSeconds, output    average
-	kvTokens               average // of a generation's cache, as expected
-	growing                []growth
-	trust                  float64  // share of its spare time that a predicted wait may take
-	outputs                *outputs // generation
-	scratch                []*replica
-	hidden, skipped        []*Work
-	padding                average // cost of a call over its tokens: above 1 where engines pad
-	arrivedTokens          average // of a request
-	refused                average // share of requests, on a prediction
-	refusals               uint64  // on a prediction
-	tokenRatio             average // our count over the engine's
+	tokenRatio             average // merged: our count of their tokens over the engine's
 }
 
 // average follows a mean: exact over the first values, then with weight 1/over.
