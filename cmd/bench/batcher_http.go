@@ -343,7 +343,7 @@ func call(ctx context.Context, to backends.Backend, b *batcher.Batch) (e ended) 
 		reqs[i] = s.Work.Load.(ticket).req
 	}
 	start := time.Now()
-	reply, err := to.Do(ctx, &backends.Call{Path: backends.Embeddings.Path(), Body: openai.AppendMergedEmbeddings(nil, reqs)})
+	reply, err := to.Do(ctx, &backends.Call{Path: backends.Embeddings.Path(), Body: openai.AppendMerged(nil, reqs)})
 	if err != nil {
 		e.err = err
 		return e
