@@ -69,7 +69,7 @@ var only = map[string][]string{
 	"github.com/alecthomas/kong":   {"cmd"},
 	"github.com/caarlos0/env":      {"cmd"},
 	"github.com/goccy/go-yaml":     {"cmd", "gateway/keys", "loadgen"}, // a report repeats its profile
-	"github.com/prometheus":        {"cmd", "pool"}, // pool parses engines' metrics
+	"github.com/prometheus":        {"cmd", "pool"},                    // pool parses engines' metrics
 	"go.opentelemetry.io/otel/sdk": {"cmd"},
 	"flag":                         {"cmd"},
 	"testing":                      {"jobs/storesuite"},
