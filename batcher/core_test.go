@@ -259,6 +259,34 @@ func TestBrokenCallHoldsUpNoOtherKey(t *testing.T) {
 	}
 }
 
+// TestTooLongForTheTarget: a text that not even an idle replica answers in time is
+// refused while others wait, and served otherwise: the next try would find the same.
+func TestTooLongForTheTarget(t *testing.T) {
+	c, now := NewCore(Options{Model: "m", Merge: true, Target: ms(100)}), t0
+	c.SetReplicas(t0.Add(-time.Minute), shared("a"))
+	serve := func(tokens int) {
+		took := ms(20 + 0.25*float64(tokens))
+		now = now.Add(took)
+		c.Done(now, c.flying[0], Result{Outcome: Answered, Took: took})
+	}
+	for i := range 40 {
+		c.Arrive(now, work(0, "x", now, 10+100*(i%2)))
+		serve(10 + 100*(i%2))
+	}
+	if got := script(c.Arrive(now, work(0, "x", now, 3000))); got != "a:1/3000 full" {
+		t.Errorf("idle: got %q, want it served", got)
+	}
+	if got := script(c.Arrive(now, work(0, "x", now, 3000))); got != "" {
+		t.Errorf("nobody waits: got %q, want it to wait", got)
+	}
+	if got := script(c.Arrive(now, work(0, "y", now, 3000))); got != "fail would_be_late" {
+		t.Errorf("beside one that waits: got %q, want it refused", got)
+	}
+	if serve(3000); len(c.flying) != 1 || c.flying[0].Tokens != 3000 {
+		t.Errorf("the second was not served: %+v", c.Signals(now).Calls.Drops)
+	}
+}
+
 func TestCancel(t *testing.T) {
 	c := NewCore(Options{Model: "m", Merge: true})
 	queued, running, other := work(0, "", t0, 1), work(0, "", t0, 2), work(0, "", t0, 4)

@@ -41,13 +41,13 @@ func (c *Core) refuse(now time.Time, w *Work) bool {
 	if c.refusals++; c.refusals%probeEvery == 0 {
 		return false
 	}
-	c.shed(w, DropLate, &backends.RetryError{Err: backends.ErrOverloaded, After: excess, Reason: backends.ReasonLate})
+	c.shed(w, DropLate, &backends.RetryError{Err: backends.ErrOverloaded, After: max(excess.Round(time.Second), time.Second), Reason: backends.ReasonLate})
 	return true
 }
 
 // late predicts by how much w would miss its due time if it were let in; ok is
 // false when it would not, when there is nothing to predict from, or when even an
-// idle replica would be too slow: then refusing helps nobody.
+// idle replica would be too slow and nobody waits: then refusing helps nobody.
 func (c *Core) late(now time.Time, w *Work) (excess time.Duration, ok bool) {
 	switch {
 	case w.Class == backends.Offline || c.opt.Target == 0 || c.opt.Off:
@@ -64,6 +64,9 @@ func (c *Core) late(now time.Time, w *Work) (excess time.Duration, ok bool) {
 	}
 	rate, full, own := c.capacity(w.tokens())
 	if rate == 0 {
+		return 0, false
+	}
+	if own > w.due.Sub(now) && c.order.classes[backends.Interactive].queue+c.order.classes[backends.Standard].queue == 0 {
 		return 0, false
 	}
 	full = max(min(full, c.share()), own)
@@ -120,7 +123,7 @@ func (c *Core) thin(now time.Time, r *replica, l *lane) {
 	full := float64(c.limit(r))
 	for class := backends.Interactive; class <= backends.Standard; class++ {
 		b := &l.bands[class]
-		for b.overload(c, full) {
+		for b.overload(c, full) && c.order.classes[class].queue > 1 { // what is large but waits alone makes room for nobody
 			q := b.greediest()
 			n, why := c.hopeless(now, r, q), DropHopeless
 			if n == 0 {
