@@ -69,13 +69,11 @@ func (c *Core) placement() []*replica {
 	c.scratch = append(c.scratch[:0], c.replicas...)
 	size := int(c.batchTokens.mean) + 1
 	slices.SortStableFunc(c.scratch, func(a, b *replica) int {
-		if a.Offline != b.Offline {
-			return 0
-		}
-		if d := cmp.Compare(a.tokens*b.Slots, b.tokens*a.Slots); d != 0 {
-			return d
-		}
-		return cmp.Compare(a.fit.Seconds(size), b.fit.Seconds(size))
+		return cmp.Or(
+			lentFirst(a, b),
+			cmp.Compare(a.tokens*b.Slots, b.tokens*a.Slots),
+			cmp.Compare(a.fit.Seconds(size), b.fit.Seconds(size)),
+		)
 	})
 	return c.scratch
 }

@@ -9,7 +9,6 @@ import (
 // Constants of the service-time model (docs/batching.md).
 const (
 	fitCount     = 50   // a cell's count stops here, so that it stays able to move
-	fitFloor     = 0.02 // weight of a new sample in a full cell
 	fitPull      = 0.01 // pull towards the prior slope, as a share of the samples' weight
 	marginStep   = 0.4  // step of the margin's quantile tracking, as a share of what it adds
 	marginShare  = 0.95 // share of calls that should stay below the promise
@@ -126,10 +125,9 @@ func (f *line) observe(cost int, t float64) (slower bool) {
 	f.n++
 	f.miss += missWeight * (math.Abs(z) - f.miss)
 	c := &f.cells[min(bits.Len(uint(cost)), len(f.cells)-1)]
-	w := max(1/(c.n+1), fitFloor)
-	c.tokens += w * (s - c.tokens)
-	c.seconds += w * (t - c.seconds)
 	c.n = min(c.n+1, fitCount)
+	c.tokens += (s - c.tokens) / c.n
+	c.seconds += (t - c.seconds) / c.n
 	f.solve()
 	return slower
 }

@@ -55,6 +55,17 @@ func (c *Core) unserved(w *Work) error {
 // open reports whether the replica can start a call now.
 func (r *replica) open(now time.Time) bool { return r.busy < r.Slots && !now.Before(r.rests) }
 
+// lentFirst compares so that lent replicas take offline rows before shared ones do.
+func lentFirst(a, b *replica) int {
+	switch {
+	case a.Offline == b.Offline:
+		return 0
+	case a.Offline:
+		return -1
+	}
+	return 1
+}
+
 // SetReplicas states which replicas are ready.
 func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
 	c.acts = c.acts[:0]
@@ -82,13 +93,7 @@ func (c *Core) SetReplicas(now time.Time, rs []Replica) []Action {
 		}
 	}
 	slices.SortStableFunc(c.replicas, func(a, b *replica) int {
-		if a.Offline != b.Offline { // lent ones take offline rows before shared ones do
-			if a.Offline {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Compare(a.Index, b.Index)
+		return cmp.Or(lentFirst(a, b), cmp.Compare(a.Index, b.Index))
 	})
 	for _, w := range slices.Clone(c.order.expiries) { // which giveUp changes
 		if c.lacks(w) {
