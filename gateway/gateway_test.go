@@ -82,6 +82,48 @@ func TestCounterLearnsFromEngines(t *testing.T) {
 	}
 }
 
+// OpenAI's service_tier moves a request down to standard, never up, and reaches the
+// engine as it came.
+func TestServiceTier(t *testing.T) {
+	var got *backends.Request
+	e := start(t, func(_ context.Context, req *backends.Request) (*backends.Reply, error) {
+		got = req
+		return whole200(200, `{"object":"list","data":[]}`), nil
+	})
+	for _, tt := range []struct {
+		tier, priority string
+		want           backends.Class
+		status         int
+	}{
+		{`"auto"`, "", backends.Interactive, 200},
+		{`"default"`, "", backends.Interactive, 200},
+		{`"scale"`, "", backends.Interactive, 200},
+		{`null`, "", backends.Interactive, 200},
+		{`"flex"`, "", backends.Standard, 200},
+		{`"flex"`, "interactive", backends.Standard, 200},
+		{`"flex"`, "offline", backends.Offline, 200},
+		{`"priority"`, "", backends.Interactive, 200},
+		{`"priority"`, "standard", backends.Standard, 200},
+		{`"fast"`, "", 0, 400},
+		{`7`, "", 0, 400},
+	} {
+		for path, body := range map[string]string{
+			"/v1/embeddings":       `{"model":"tiny","input":"a","service_tier":` + tt.tier + `}`,
+			"/v1/chat/completions": `{"model":"tiny","messages":[{"role":"user","content":"a"}],"service_tier":` + tt.tier + `}`,
+		} {
+			got = nil
+			resp, text := e.post(t, path, body, "X-Aloft-Priority", tt.priority)
+			if resp.StatusCode != tt.status || (got != nil) != (tt.status == 200) {
+				t.Errorf("%s %s: %d %s", path, tt.tier, resp.StatusCode, text)
+			} else if got != nil && (got.Class != tt.want || !strings.Contains(string(got.Body), `"service_tier":`+tt.tier)) {
+				t.Errorf("%s %s %s: %s, body %s, want %s", path, tt.tier, tt.priority, got.Class, got.Body, tt.want)
+			} else if got == nil && !strings.Contains(text, `"param":"service_tier"`) {
+				t.Errorf("%s %s: %s", path, tt.tier, text)
+			}
+		}
+	}
+}
+
 func TestEmbeddingsRequest(t *testing.T) {
 	var got *backends.Request
 	e := start(t, func(_ context.Context, req *backends.Request) (*backends.Reply, error) {

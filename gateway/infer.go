@@ -169,6 +169,9 @@ func (s *Server) prepare(who *caller, body []byte) (*ask, error) {
 	if err != nil {
 		return nil, err
 	}
+	if scan.Flex {
+		who.class = max(who.class, backends.Standard)
+	}
 	a := &ask{s: s, counter: m.Counter, prompt: prompt{calibration: m.Calibration}, grant: who.grant, req: backends.Request{
 		ID: who.id, Endpoint: e, Model: m.Name, Tenant: who.tenant, Class: who.class,
 		Path: e.EnginePath(who.path), ContentType: who.kind, Body: body, Header: who.header,

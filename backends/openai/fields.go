@@ -35,12 +35,13 @@ const (
 	fieldSystem
 	fieldInstructions
 	fieldItems
+	fieldServiceTier
 )
 
 var fieldNames = [...]string{
 	"model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "max_output_tokens", "n",
 	"prompt_cache_key", "messages", "input", "prompt", "dimensions", "encoding_format", "tokens", "query",
-	"documents", "text_1", "text_2", "queries", "data_1", "data_2", "system", "instructions", "items",
+	"documents", "text_1", "text_2", "queries", "data_1", "data_2", "system", "instructions", "items", "service_tier",
 }
 
 // fieldOf is the set with key alone, or the empty one.
@@ -59,7 +60,7 @@ func (f fields) first() string { return fieldNames[bits.TrailingZeros32(uint32(f
 // rule says which keys an endpoint must and may have, of those that matter here.
 type rule struct{ required, optional fields }
 
-const generation = fieldStream | fieldN | fieldCacheKey
+const generation = fieldStream | fieldN | fieldCacheKey | fieldServiceTier
 
 // rules follow the API references of OpenAI and Anthropic, and vLLM's for what
 // both lack. A score's pair goes by several names there; which of them is given
@@ -67,8 +68,8 @@ const generation = fieldStream | fieldN | fieldCacheKey
 var rules = map[backends.Endpoint]rule{
 	backends.Chat:        {fieldModel | fieldMessages, generation | fieldStreamOptions | fieldMaxTokens | fieldMaxCompletionTokens},
 	backends.Completions: {fieldModel | fieldPrompt, generation | fieldStreamOptions | fieldMaxTokens},
-	backends.Embeddings:  {fieldModel | fieldInput, fieldEncoding | fieldDimensions},
-	backends.Responses:   {fieldModel | fieldInput, fieldInstructions | fieldStream | fieldCacheKey | fieldMaxOutputTokens},
+	backends.Embeddings:  {fieldModel | fieldInput, fieldEncoding | fieldDimensions | fieldServiceTier},
+	backends.Responses:   {fieldModel | fieldInput, fieldInstructions | fieldStream | fieldCacheKey | fieldMaxOutputTokens | fieldServiceTier},
 	backends.Messages:    {fieldModel | fieldMessages | fieldMaxTokens, fieldSystem | fieldStream},
 	backends.Rerank:      {fieldModel | fieldQuery | fieldDocuments, 0},
 	backends.Score:       {fieldModel, fieldText1 | fieldText2 | fieldQueries | fieldDocuments | fieldData1 | fieldData2 | fieldItems | fieldQuery},

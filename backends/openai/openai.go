@@ -1,6 +1,6 @@
 // Package openai is the OpenAI wire format as pure functions over bytes: what
-// routing needs from a request, the edits a relay may make, merging and
-// splitting embeddings, SSE framing and the error shape. No I/O, no clock.
+// routing needs from a request, the edits a relay may make, merging
+// calls and sharing out their answers, SSE framing and the error shape. No I/O, no clock.
 //
 // Bodies are relayed, not rebuilt: an engine gets the bytes the client sent
 // except the value of "model" (docs/failures.md F13).

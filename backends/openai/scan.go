@@ -23,6 +23,7 @@ type Scan struct {
 	MaxTokens int    // max_completion_tokens, max_output_tokens, max_tokens; 0 = not given
 	N         int    // choices asked for; 0 = not given, which means 1
 	CacheKey  string // prompt_cache_key: requests with the same one share a prefix
+	Flex      bool   // service_tier flex: later than others is fine
 
 	// Inputs are the rows of a request that may share its engine call, raw: a string
 	// or an array of token ids, which alias the body; of scores a pair of strings.
@@ -132,6 +133,8 @@ func (s *scanner) read(f fields) (err *Error) {
 		s.out.N, err = s.integer("n", 1)
 	case fieldCacheKey:
 		s.out.CacheKey, err = s.string("prompt_cache_key")
+	case fieldServiceTier:
+		return s.serviceTier()
 	case fieldMessages:
 		return s.messages()
 	case fieldDimensions:
@@ -227,6 +230,24 @@ func (s *scanner) encoding() *Error {
 	}
 	s.out.Base64 = encoding == "base64"
 	return err
+}
+
+// serviceTier reads OpenAI's tiers. None but flex changes anything: a caller is
+// served as well as its key allows, and OpenAI too serves a priority that it cannot
+// give as default.
+func (s *scanner) serviceTier() *Error {
+	tier, err := s.string("service_tier")
+	if err != nil {
+		return err
+	}
+	switch tier {
+	case "auto", "default", "priority", "scale":
+	case "flex":
+		s.out.Flex = true
+	default:
+		return Invalid("service_tier", CodeValue, "'service_tier' must be 'auto', 'default', 'flex' or 'priority'")
+	}
+	return nil
 }
 
 func (s *scanner) string(param string) (string, *Error) {
