@@ -297,10 +297,7 @@ func (c *Core) shapes(s *Signals) {
 		}
 	}
 	for shape, f := range c.fits {
-		largest := c.opt.MaxBatchTokens
-		if c.opt.Target > 0 {
-			largest = min(largest, max(f.Largest(c.opt.Target, c.shared), f.Knee()))
-		}
+		largest := c.limit(&replica{fit: f})
 		s.Fits = append(s.Fits, ShapeFit{
 			Shape: shape, Alpha: f.alpha, Beta: f.beta, Margin: f.margin, Known: f.Known(), Padded: f.padded, Samples: f.samples,
 			Knee: f.Knee(), Largest: largest, Rate: float64(largest) / f.Seconds(largest), Replicas: replicas[shape],
