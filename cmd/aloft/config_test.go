@@ -116,3 +116,15 @@ func TestConfigShowHidesSecrets(t *testing.T) {
 		t.Errorf("%v\n%s", err, shown)
 	}
 }
+
+func TestMergedModels(t *testing.T) {
+	for endpoints, want := range map[string]bool{
+		"embeddings": true, "classify": true, "score rerank tokenize": true, "moderations": true,
+		"rerank": false, "chat": false, "chat classify": false, "images moderations": false, "tokenize": false,
+	} {
+		m := ModelConfig{Endpoints: strings.Fields(endpoints)}
+		if m.fill(); m.merges() != want || (m.Slots == 1) != want {
+			t.Errorf("%s: merges %v, %d slots, want %v", endpoints, m.merges(), m.Slots, want)
+		}
+	}
+}
