@@ -4,7 +4,7 @@ SHELL := /bin/bash -o pipefail
 
 ENGINE := $(CURDIR)/.engine
 # Held under the race detector on every test run: what many goroutines meet in.
-CORE := ./arbiter ./backends/... ./batcher ./gateway ./jobs/... ./loadgen ./loadgen/wire ./pool
+CORE := ./arbiter $(filter-out %/tokens,$(shell go list ./backends/...)) ./batcher ./gateway ./jobs/... ./loadgen ./loadgen/wire ./pool
 # Tests that read recorded traffic or larger models find them here, or skip.
 ifndef ALOFT_SHARED
 ifneq ($(wildcard ../shared),)

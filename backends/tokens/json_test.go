@@ -211,6 +211,7 @@ func TestLongTexts(t *testing.T) {
 	}
 }
 
+// Not under the race detector, which makes pools forget.
 func TestCountAllocates(t *testing.T) {
 	for name, c := range benchmarked(t) {
 		text := []byte(prose + "naïve 你好 \n")
