@@ -19,6 +19,9 @@ const (
 	// sendAllowance is kept between the last moment to dispatch and the one that
 	// would break the promise: timers and sockets are not exact.
 	sendAllowance = 2 * time.Millisecond
+	// fewRefused is the share of requests refused on a prediction below which calls
+	// keep the wider margin: rows are not so dear that some may be late.
+	fewRefused = 0.005
 	// coldSamples is how many calls of a shape are sent eagerly before its fit
 	// may hold work back.
 	coldSamples = 20
@@ -368,7 +371,11 @@ func (f *filling) room(size, grown Size, offline bool) bool {
 	case f.fit.padded && f.fit.beta*float64(cost-size.cost(true)-row) > f.fit.alpha:
 		return false
 	}
-	return f.due.IsZero() || !f.now.Add(f.fit.Promise(cost)).After(f.due)
+	took := f.fit.Promise(cost)
+	if f.c.refused.mean < fewRefused {
+		took = f.fit.Surely(cost)
+	}
+	return f.due.IsZero() || !f.now.Add(took).After(f.due)
 }
 
 // fly counts b among the calls at engines.

@@ -160,3 +160,15 @@ func TestClientsThatLeave(t *testing.T) {
 		t.Error("nobody left")
 	}
 }
+
+// A law that is three times the prior in one figure and a third in the other, from
+// the first request on, where a call of the knee's size hardly keeps the target.
+func TestAWrongPriorNearTheEdge(t *testing.T) {
+	w := paper()
+	w.Law.AlphaMs, w.Law.BetaMsPerToken, w.Target, w.Warm = 15, 0.0067, 115*time.Millisecond, 0
+	o := options()
+	o.Target = w.Target
+	c := batcher.NewCore(o)
+	c.SetReplicas(epoch, w.Fleet())
+	attains(t, "wrong prior", Simulate(w, c, poisson(2100, 12*time.Second, 1, "")), 0.999)
+}
