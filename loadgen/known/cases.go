@@ -37,6 +37,9 @@ type subject struct {
 	more func(*subject, *loadgen.Report) []Row
 	// nobody: there is no server.
 	nobody bool
+	// dials: every request opens a connection, of which the server does not know when
+	// that began: times are held from the intended start alone.
+	dials bool
 	// counted: only outcomes and counts are checked, since it runs beside others.
 	counted bool
 }
@@ -160,10 +163,14 @@ func silent() []*subject {
 	wait.Timeout = 300 * msec
 	midway := streaming
 	midway.Timeout = 300 * msec
-	return []*subject{
+	all := []*subject{
 		paced("no answer", wait, loadgen.Timeout, script{end: hang}),
 		paced("falls silent in a stream", midway, loadgen.Timeout, stream(0, at(0, role), at(20*msec, word)).ends(hang)),
 	}
+	for _, s := range all {
+		s.dials = true // what is given up takes its connection along
+	}
+	return all
 }
 
 // Stalled servers freeze as a whole for two seconds. With connections to spare

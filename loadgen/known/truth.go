@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"aloft/loadgen"
@@ -207,6 +208,9 @@ func (s *subject) times(r *loadgen.Result, started time.Time) []Row {
 		{firstToken, r.TTFT}, {firstToken + sinceSend, r.TTFTFromSend}, {firstVisible, r.Visible}, {firstVisible + sinceSend, r.VisibleFromSend},
 		{perToken, r.TPOT}, {interToken, r.ITL}, {chunkGap, r.Gap}, {lateness, r.Lateness},
 	} {
+		if sent := m.metric == fromSend || m.metric == sendLag || strings.HasSuffix(m.metric, sinceSend); sent && s.dials {
+			continue
+		}
 		right, got := quantilesOf(t[m.metric]), measured(m.got)
 		if right == nil && got == nil {
 			continue
