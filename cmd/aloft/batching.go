@@ -108,6 +108,9 @@ func (b BatchStatus) draw(w *strings.Builder, m ModelStatus) {
 		}
 		fmt.Fprintln(w)
 	}
+	for _, class := range slices.Sorted(maps.Keys(b.Oldest)) {
+		fmt.Fprintf(w, "  oldest %s request waits %.0f ms\n", class, b.Oldest[class])
+	}
 	for _, l := range []struct {
 		what   string
 		counts map[string]uint64

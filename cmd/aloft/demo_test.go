@@ -55,7 +55,7 @@ func TestScreen(t *testing.T) {
 		Devices: []DeviceStatus{{Model: "A100-80GB", Healthy: true, Modelled: true}},
 		Slices:  []SliceStatus{{ID: "g0/s0", Shape: "1g.10gb", Phase: "job_runs", Model: "m", Job: "job_123abcdef0"}, {ID: "g0/s1", Shape: "1g.10gb", Phase: "loading", To: "m", Moving: true}},
 		Models: []ModelStatus{{Name: "m", Fast: 1, Have: 2, Headroom: &room, P99: 50, Target: 100, Queue: map[string]int{"offline": 3}, Eta: 0.5, Batching: BatchStatus{
-			Rows: 12.5, Sent: map[string]uint64{"knee": 4, "idle": 1}, Drops: map[string]uint64{"predicted_late": 7},
+			Rows: 12.5, Oldest: map[string]float64{"interactive": 41.6}, Sent: map[string]uint64{"knee": 4, "idle": 1}, Drops: map[string]uint64{"predicted_late": 7},
 			Fits: []FitStatus{{Shape: "1g.10gb", Alpha: 6, Beta: 10, Margin: 1.08, Padded: true, Knee: 3400, Largest: 6800, Rate: 92000}}}}},
 		Jobs:   []JobStatus{{ID: "job_123abcdef0", Kind: "train", State: "running", Done: 1, Total: 2}},
 		Ledger: perfect().Ledger,
@@ -66,6 +66,7 @@ func TestScreen(t *testing.T) {
 		"g0/s1  1g.10gb  loading     -> m",
 		"50% ##..",
 		"m              1g.10gb (pads)    6.00 ms     10.0 us   1.08   3400    6800    92000   12.5  0.50",
+		"  oldest interactive request waits 42 ms\n",
 		"  calls: idle 1 knee 4\n",
 		"  dropped: predicted_late 7\n",
 		"job-def0   train     running    ######...... 1/2",
