@@ -96,9 +96,8 @@ func (c *Core) capacity(tokens int) (rate float64, full, own time.Duration) {
 		if r.Offline {
 			continue
 		}
-		size := c.limit(r)
-		rate += float64(size) / r.fit.Seconds(size)
-		full = max(full, r.fit.Promise(size))
+		rate += c.speed(r)
+		full = max(full, r.fit.Promise(c.limit(r)))
 		own = max(own, r.fit.Promise(tokens))
 		known = known || r.fit.sure()
 	}
@@ -106,6 +105,12 @@ func (c *Core) capacity(tokens int) (rate float64, full, own time.Duration) {
 		return 0, 0, 0
 	}
 	return rate / max(1, c.padding.mean), full, own
+}
+
+// speed is what r serves in calls of the largest useful size, in tokens a second.
+func (c *Core) speed(r *replica) float64 {
+	size := c.limit(r)
+	return float64(size) / r.fit.Seconds(size)
 }
 
 // backlog is how many tokens are served before w would be.

@@ -320,8 +320,7 @@ func (c *Core) retryAfter() time.Duration {
 	}
 	for _, r := range c.replicas {
 		if !r.Offline {
-			size := c.limit(r)
-			rate += float64(size) / r.fit.Seconds(size)
+			rate += c.speed(r)
 		}
 	}
 	if rate == 0 {

@@ -30,8 +30,7 @@ func (c *Core) outlook() outlook {
 		slots += float64(r.Slots)
 		running += float64(r.tokens)
 		if c.opt.Merge {
-			size := c.limit(r)
-			rate += float64(size) / f.Seconds(size)
+			rate += c.speed(r)
 		}
 	}
 	var works, tokens float64
