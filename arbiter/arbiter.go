@@ -16,18 +16,43 @@ import (
 // Snapshot is all that a decision may see.
 type Snapshot struct {
 	Now    time.Time
+	GPUs   []GPU
 	Slices []Slice
 	Models []Model
 	Jobs   []Job
+	Claims []Claim // freed capacity that is kept for who claimed it
 	// Plan is false between two plan periods: then only wakes and reclaims are
-	// decided (the guard), no loans.
-	Plan bool
+	// decided (the guard), no loans. Geometry is true when reshapes are planned.
+	Plan, Geometry bool
 	// Cap limits the slices lent at once; a breach lowers it (invariant I5).
 	Cap int
 	// RoomFrom is since when more could have been lent without a break. A loan
 	// waits until that has lasted for the hold time, so that needs that come and
 	// go do not make one slice go out and back.
 	RoomFrom time.Time
+}
+
+// GPU is the geometry of one GPU: what a reshape may change.
+type GPU struct {
+	Index    int
+	Server   int        // GPUs of one server share it; a gang stays in one if it fits
+	Family   string     // key into the MIG tables; "" = cannot be reshaped
+	Mask     uint8      // memory slices taken by instances, free ones included
+	Reshaped time.Time  // the last time; zero = never
+	Health   gpu.Health // of the device
+}
+
+// Claim is capacity that is kept for one claimant across looks, until it has
+// moved in or Until has passed (Kueue #13662): a gang that gathers its members,
+// a model or job whose shape is being made.
+type Claim struct {
+	Job    string // or
+	Model  string
+	Slices []string // kept as they are
+	GPUs   []int    // kept to be reshaped
+	Since  time.Time
+	Until  time.Time
+	Tries  int // times it has timed out before; it backs off
 }
 
 // Phase is what a slice is doing.
@@ -80,18 +105,33 @@ type Model struct {
 	P99     time.Duration
 	Samples int // in the latency window; below Policy.MinSamples there is no headroom
 
-	// RiseFast and RiseSlow are learned quantiles of the rise of the level within
-	// the two horizons, at level 1 (they scale with its square root).
-	RiseFast, RiseSlow float64
+	Learned
+	Limits
 
-	Back        time.Duration // p99 from asleep to ready
-	Out         time.Duration // p99 from ready to asleep, drain included
-	SurplusFrom time.Time     // since when it has had more than it needs; zero = it has not
-	Reclaimed   time.Time     // last reclaim for it
+	Back time.Duration // p99 from asleep to ready
+	Cold time.Duration // p99 from an empty slice to ready
+	Out  time.Duration // p99 from ready to asleep, drain included
 
 	// Useful, Late and Rows are replica time spent since the start on requests
 	// that met their target, on those that did not, and on batch rows.
 	Useful, Late, Rows time.Duration
+}
+
+// Learned is what the core knows of a model by itself.
+type Learned struct {
+	// RiseFast and RiseSlow are learned quantiles of the rise of the level within
+	// the two horizons, at level 1 (they scale with its square root).
+	RiseFast, RiseSlow float64
+	SurplusFrom        time.Time // since when it has had more than it needs; zero = it has not
+	Reclaimed          time.Time // last reclaim for it
+}
+
+// Limits are what an operator allows of a model.
+type Limits struct {
+	Static    int      // replicas that mode static keeps ready; 0 = Max
+	LendLimit int      // slices it may lend at once, 0 = no limit
+	Pinned    []string // slices that only it may hold: never lent
+	Frozen    bool     // a maintenance window: nothing is lent from it
 }
 
 // Headroom is 1 − p99/target, the share of the target still unused; ok is false
@@ -119,19 +159,36 @@ type Job struct {
 	Needs    gpu.Shape
 	Have     int // slices it holds or is being given
 	MaxWidth int
+	MinWidth int    // a gang: all of these or none, started together; below 2 = no gang
+	Tenant   string // whose it is; shares are between tenants
 	Priority int
 	Created  time.Time
-	Model    string // batch: the model whose offline replica runs on the slice
+	Queued   time.Time // since when it waits for its next slice; zero = it does not
+	Deadline time.Time // zero = none
+	Model    string    // batch: the model whose offline replica runs on the slice
 	Grace    time.Duration
 	Slices   []string // those it really holds, as its keeper reports
 	// Unsaved is the work that a stop would lose after its grace; Restart what
 	// it costs to come back.
 	Unsaved, Restart time.Duration
+	Rest             time.Duration // expected run time left on MinWidth slices, p90; 0 = unknown
 	Running          bool
+	Stopping
 }
 
+// Stopping says how a job leaves.
+type Stopping struct {
+	Leave     time.Duration // from the signal to an empty slice, p99; 0 = unknown
+	Save      time.Duration // a checkpoint, p99; 0 = it cannot save
+	Preempted []time.Time   // stops within the last hour
+}
+
+// fastLeave is the longest stop of a job that counts as fast: it gives its slice
+// back within the fast horizon.
+const fastLeave = 2 * time.Second
+
 // Fast reports whether the job gives its slice back at once: nothing to save.
-func (j Job) Fast() bool { return j.Kind == "batch" }
+func (j Job) Fast() bool { return j.Kind == "batch" || j.Leave > 0 && j.Leave <= fastLeave }
 
 // Waits reports whether the job could use another slice.
 func (j Job) Waits() bool { return j.Have < j.MaxWidth }
@@ -156,6 +213,8 @@ const (
 	Wake    Action = "wake"    // bring a sleeping replica back
 	Lend    Action = "lend"    // give a slice to a job; a ready replica there goes to sleep
 	Reclaim Action = "reclaim" // take a slice back from a job for a model
+	Vacate  Action = "vacate"  // empty a slice for a claim: stop the job or the replica that is on it
+	Reshape Action = "reshape" // give a GPU other instances; its free slices go, new ones come
 	Hold    Action = "hold"    // a slice that could be lent is not; recorded, moves nothing
 )
 
@@ -180,13 +239,16 @@ const (
 
 // Move is one step of a plan.
 type Move struct {
-	Action Action        `json:"action"`
-	Slice  string        `json:"slice"`
-	Model  string        `json:"model,omitempty"` // who gets it, or lends it
-	Job    string        `json:"job,omitempty"`   // who borrows it, or gives it back
-	Reason Reason        `json:"reason"`
-	Why    Numbers       `json:"why"`
-	Bound  time.Duration `json:"bound,omitempty"` // lend, reclaim: the promised reclaim time, ns
+	Action Action          `json:"action"`
+	Slice  string          `json:"slice"`
+	Gang   []string        `json:"gang,omitempty"`   // lend: the other slices of a gang, started together
+	GPU    int             `json:"gpu,omitempty"`    // reshape
+	Layout []gpu.Placement `json:"layout,omitempty"` // reshape: all instances that the GPU has after it
+	Model  string          `json:"model,omitempty"`  // who gets it, or lends it
+	Job    string          `json:"job,omitempty"`    // who borrows it, or gives it back
+	Reason Reason          `json:"reason"`
+	Why    Numbers         `json:"why"`
+	Bound  time.Duration   `json:"bound,omitempty"` // lend, reclaim: the promised reclaim time, ns
 }
 
 // Numbers are what a decision rested on.

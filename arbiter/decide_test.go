@@ -28,7 +28,7 @@ func testPolicy() Policy {
 // replica's worth is 19 sequences.
 func chat(name string, level float64, least, most int) Model {
 	return Model{Name: name, Needs: g1, Min: least, Max: most, Slots: 20, InFlight: 19 * level,
-		Target: time.Second, P99: 100 * time.Millisecond, Samples: 100, SurplusFrom: noon.Add(-time.Hour)}
+		Target: time.Second, P99: 100 * time.Millisecond, Samples: 100, Learned: Learned{SurplusFrom: noon.Add(-time.Hour)}}
 }
 
 func needing(m Model, s gpu.Shape) Model { m.Needs = s; return m }

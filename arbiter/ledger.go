@@ -17,7 +17,7 @@ const (
 	Checkpointing Account = "checkpoint"
 	JobStarting   Account = "job_start"
 	LoadWake      Account = "load_wake"
-	Reshape       Account = "reshape"
+	ReshapeTime   Account = "reshape"
 	Drain         Account = "drain"
 	WarmReserve   Account = "warm_reserve"
 	Held          Account = "held"     // kept from waiting jobs by a claim or the policy
@@ -28,12 +28,12 @@ const (
 
 // Accounts lists all of them in the order of reports.
 var Accounts = []Account{ServingUseful, ServingLate, JobUseful, LostWork, Checkpointing, JobStarting,
-	LoadWake, Reshape, Drain, WarmReserve, Held, Stranded, FreeEmpty, Broken}
+	LoadWake, ReshapeTime, Drain, WarmReserve, Held, Stranded, FreeEmpty, Broken}
 
 // byPhase books the phases that need no look at anything else.
 var byPhase = map[Phase]Account{
 	Loading: LoadWake, Draining: Drain, JobStart: JobStarting, JobRuns: JobUseful,
-	Checkpoint: Checkpointing, Reshaping: Reshape, Unhealthy: Broken,
+	Checkpoint: Checkpointing, Reshaping: ReshapeTime, Unhealthy: Broken,
 }
 
 // Ledger accounts for every slice-second. The zero value is ready.

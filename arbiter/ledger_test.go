@@ -44,7 +44,7 @@ func TestLedgerAccounts(t *testing.T) {
 		{"a job starts", on("s", g1, JobStart, ""), waits, JobStarting},
 		{"a job runs", on("s", g1, JobRuns, ""), waits, JobUseful},
 		{"a job leaves", on("s", g1, Checkpoint, ""), waits, Checkpointing},
-		{"reshaping", on("s", g1, Reshaping, ""), waits, Reshape},
+		{"reshaping", on("s", g1, Reshaping, ""), waits, ReshapeTime},
 		{"unhealthy", on("s", g1, Unhealthy, ""), waits, Broken},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -76,3 +76,10 @@ type Inventory interface {
 	Usage(ctx context.Context, slice string) (Usage, error)
 	Close() error
 }
+
+// Shaper changes what instances a GPU has. Implementations destroy only what
+// differs and is free, create large instances before small ones, each at its
+// start, and say what is there afterwards, also when they fail half-way.
+type Shaper interface {
+	Reshape(ctx context.Context, gpu int, layout []Placement) ([]Slice, error)
+}
