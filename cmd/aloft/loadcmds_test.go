@@ -57,6 +57,47 @@ func TestLoadFlagsBesideAProfile(t *testing.T) {
 	}
 }
 
+// --ca and --insecure reach every workload, with and without a profile, which
+// keeps its own where no flag is given; only one of them is taken.
+func TestLoadCAFlag(t *testing.T) {
+	t.Setenv("ALOFT_URL", "")
+	ca := write(t, "ca.pem", "")
+	own := write(t, "own.yaml", `{workloads: [{name: a, kind: chat, url: "https://other:1", model: m, ca: its.pem, phases: [{name: p, duration: 1s, process: {kind: poisson, rate: 1}}]}]}`)
+	for _, c := range []struct {
+		args     []string
+		ca       string
+		insecure bool
+		fails    string
+	}{
+		{[]string{"--url", "https://gpu:1", "--ca", ca}, ca, false, ""},
+		{[]string{"--url", "https://gpu:1", "--insecure"}, "", true, ""},
+		{[]string{own}, "its.pem", false, ""},
+		{[]string{own, "--ca", ca}, ca, false, ""},
+		{[]string{own, "--insecure"}, "", true, ""},
+		{[]string{"--url", "http://gpu:1", "--ca", ca}, "", false, "belong to https"},
+		{[]string{"--ca", ca, "--insecure"}, "", false, "can't be used together"},
+		{[]string{"--ca", ca + ".none"}, "", false, "no such file"},
+	} {
+		var cmd struct {
+			Plan loadPlanCmd `cmd:""`
+		}
+		var opt loadgen.Options
+		k, err := kong.Must(&cmd).Parse(append([]string{"plan", "-o", "-"}, c.args...))
+		if err == nil {
+			opt, err = cmd.Plan.options(k)
+		}
+		if err != nil {
+			if c.fails == "" || !strings.Contains(err.Error(), c.fails) {
+				t.Errorf("%q: %v, want %q", c.args, err, c.fails)
+			}
+			continue
+		}
+		if w := opt.Workloads[0]; c.fails != "" || w.CA != c.ca || w.Insecure != c.insecure {
+			t.Errorf("%q: ca %q, insecure %v, want %q, %v, error %q", c.args, w.CA, w.Insecure, c.ca, c.insecure, c.fails)
+		}
+	}
+}
+
 // A run of which nothing was answered says why, and what to look at.
 func TestLoadNothingAnswered(t *testing.T) {
 	for problem, want := range map[string]string{
