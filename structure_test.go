@@ -48,7 +48,9 @@ var mayImport = map[string][]string{
 	"loadgen/arrivals":       {},
 	"loadgen/binomial":       {},
 	"loadgen/known":          {"loadgen", "loadgen/arrivals"},
-	"loadgen/page":           {"loadgen", "loadgen/search"},
+	"loadgen/page":           {"loadgen", "loadgen/page/sheet", "loadgen/search"},
+	"loadgen/page/sheet":     {},
+	"loadgen/page/suite":     {},
 	"loadgen/search":         {"loadgen", "loadgen/arrivals", "loadgen/binomial"},
 	"loadgen/wire":           {},
 	"pool":                   {"backends", "gpu", "gpu/proc"},
@@ -72,7 +74,7 @@ var only = map[string][]string{
 	"github.com/prometheus":        {"cmd", "pool"},                    // pool parses engines' metrics
 	"go.opentelemetry.io/otel/sdk": {"cmd"},
 	"flag":                         {"cmd"},
-	"testing":                      {"jobs/storesuite"},
+	"testing":                      {"jobs/storesuite", "loadgen/page/suite"},
 	"github.com/openai/openai-go":  {}, // a client of ours, in tests alone
 }
 

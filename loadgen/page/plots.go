@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"aloft/loadgen"
+	"aloft/loadgen/page/sheet"
 )
 
 // named is a distribution as a chart shows it.
@@ -25,49 +26,49 @@ func nines(q float64) float64 { return -math.Log10(1 - q) }
 
 // quantileChart shows distributions from p0 to p99.9, with a target (0 = none).
 // nil without values.
-func quantileChart(title string, of []named, target float64) *chart {
+func quantileChart(title string, of []named, target float64) *sheet.Chart {
 	of = whole(of)
 	if len(of) == 0 {
 		return nil
 	}
 	const steps = 60
 	least, greatest := math.Inf(1), 0.0
-	rows := make([][]point, len(of))
+	rows := make([][]sheet.Point, len(of))
 	for i, n := range of {
 		for k := 0; k <= steps; k++ {
 			x := nines(0.999) * float64(k) / steps
 			v := max(n.HDR.Quantile(1-math.Pow(10, -x)), 0.001) // the least that is told apart
-			rows[i] = append(rows[i], point{x: x, y: v})
+			rows[i] = append(rows[i], sheet.Point{X: x, Y: v})
 			least, greatest = min(least, v), max(greatest, v)
 		}
 	}
 	if target > 0 {
 		least, greatest = min(least, target), max(greatest, target)
 	}
-	x := axis{Label: "share of requests within (log scale of the rest)", scale: scale{hi: nines(0.999), from: plotLeft, to: plotRight}}
+	x := sheet.XAxis("share of requests within (log scale of the rest)", 0, nines(0.999))
 	for _, q := range []struct {
 		at    float64
 		label string
 	}{{0, "0"}, {0.5, "p50"}, {0.9, "p90"}, {0.95, "p95"}, {0.99, "p99"}, {0.999, "p99.9"}} {
-		x.tick(nines(q.at), q.label)
+		x.Tick(nines(q.at), q.label)
 	}
-	c := newChart(title, "", x, yLog("ms, log scale", least, greatest))
+	c := sheet.NewChart(title, "", x, sheet.YLog("ms, log scale", least, greatest))
 	for i, n := range of {
-		c.line(n.name, rows[i])
+		c.Line(n.name, rows[i])
 		for _, q := range []struct {
 			at   float64
 			name string
 			v    float64
 		}{{0.5, "p50", n.P50}, {0.99, "p99", n.P99}, {0.999, "p99.9", n.P999}} {
-			c.dot(point{x: nines(q.at), y: max(q.v, 0.001)}, class(i), fmt.Sprintf("%s: %s is %s ms", n.name, q.name, number(q.v)))
+			c.Dot(sheet.Point{X: nines(q.at), Y: max(q.v, 0.001)}, sheet.Class(i), fmt.Sprintf("%s: %s is %s ms", n.name, q.name, sheet.Number(q.v)))
 		}
-		c.Desc += fmt.Sprintf("%s, %d values: p50 %s ms, p99 %s ms, p99.9 %s ms, at most %s ms. ", n.name, n.N, number(n.P50), number(n.P99), number(n.P999), number(n.Max))
+		c.Desc += fmt.Sprintf("%s, %d values: p50 %s ms, p99 %s ms, p99.9 %s ms, at most %s ms. ", n.name, n.N, sheet.Number(n.P50), sheet.Number(n.P99), sheet.Number(n.P999), sheet.Number(n.Max))
 		if n.N < 1000 {
 			c.Desc += "With fewer than 1000 values p99.9 is the greatest. "
 		}
 	}
 	if target > 0 {
-		c.across(target, "limit "+number(target)+" ms")
+		c.Across(target, "limit "+sheet.Number(target)+" ms")
 	}
 	return c
 }
@@ -76,7 +77,7 @@ func quantileChart(title string, of []named, target float64) *chart {
 const perDecade = 20
 
 // densityChart shows how many values lie where, on a log scale; nil without any.
-func densityChart(title string, of []named) *chart {
+func densityChart(title string, of []named) *sheet.Chart {
 	of = whole(of)
 	if len(of) == 0 {
 		return nil
@@ -93,14 +94,14 @@ func densityChart(title string, of []named) *chart {
 			low, high, top = min(low, k), max(high, k), max(top, counts[i][k])
 		}
 	}
-	c := newChart(title, "", xLog("ms, log scale", edge(low), edge(high+1)), yLinear("% of values in each step", 100*top))
+	c := sheet.NewChart(title, "", sheet.XLog("ms, log scale", edge(low), edge(high+1)), sheet.YLinear("% of values in each step", 100*top))
 	for i, n := range of {
-		points := []point{{x: edge(low)}}
+		points := []sheet.Point{{X: edge(low)}}
 		for k := low; k <= high; k++ {
-			points = append(points, point{x: edge(k), y: 100 * counts[i][k]}, point{x: edge(k + 1), y: 100 * counts[i][k]})
+			points = append(points, sheet.Point{X: edge(k), Y: 100 * counts[i][k]}, sheet.Point{X: edge(k + 1), Y: 100 * counts[i][k]})
 		}
-		c.line(n.name, append(points, point{x: edge(high + 1)}))
-		c.Desc += fmt.Sprintf("%s: %d values from %s to %s ms, mean %s ms, half of them up to %s ms. ", n.name, n.N, number(n.HDR.Quantile(0)), number(n.Max), number(n.Mean), number(n.P50))
+		c.Line(n.name, append(points, sheet.Point{X: edge(high + 1)}))
+		c.Desc += fmt.Sprintf("%s: %d values from %s to %s ms, mean %s ms, half of them up to %s ms. ", n.name, n.N, sheet.Number(n.HDR.Quantile(0)), sheet.Number(n.Max), sheet.Number(n.Mean), sheet.Number(n.P50))
 	}
 	return c
 }
@@ -114,7 +115,7 @@ const (
 
 // timeLine is a workload over all its phases: rates, latencies, what is in
 // flight, and the table.
-func timeLine(r *loadgen.Report, of []*loadgen.Result) ([]*chart, []table) {
+func timeLine(r *loadgen.Report, of []*loadgen.Result) ([]*sheet.Chart, []sheet.Table) {
 	points, begins := joined(of)
 	if len(points) == 0 {
 		return nil, nil
@@ -124,28 +125,28 @@ func timeLine(r *loadgen.Report, of []*loadgen.Result) ([]*chart, []table) {
 	drawn, wide := widened(points, maxDrawn, step)
 	rates := rateChart(drawn, wide, end)
 	times := latencyChart(drawn, wide, end)
-	open := newChart("In flight", "", xLinear("s from the start of the run", end), yLinear("requests", float64(greatest(drawn, func(p loadgen.Point) float64 { return float64(p.InFlight) }))))
-	open.line("in flight at the end of each step", series(drawn, wide, func(p loadgen.Point) float64 { return float64(p.InFlight) }))
-	open.Desc = fmt.Sprintf("Requests sent and not ended, at most %s.", number(greatest(drawn, func(p loadgen.Point) float64 { return float64(p.InFlight) })))
-	out := []*chart{rates, times, open}
+	open := sheet.NewChart("In flight", "", sheet.XLinear("s from the start of the run", end), sheet.YLinear("requests", float64(greatest(drawn, func(p loadgen.Point) float64 { return float64(p.InFlight) }))))
+	open.Line("in flight at the end of each step", series(drawn, wide, func(p loadgen.Point) float64 { return float64(p.InFlight) }))
+	open.Desc = fmt.Sprintf("Requests sent and not ended, at most %s.", sheet.Number(greatest(drawn, func(p loadgen.Point) float64 { return float64(p.InFlight) })))
+	out := []*sheet.Chart{rates, times, open}
 	for _, c := range out {
 		if c == nil {
 			continue
 		}
 		for _, b := range begins {
-			c.down(b.at, shortened(b.name, 18))
+			c.Down(b.at, sheet.Shortened(b.name, 18))
 		}
-		c.hover(drawn, wide)
+		hover(c, drawn, wide)
 	}
 	rows, wide := widened(points, maxRows, step)
-	t := table{Caption: fmt.Sprintf("Time line in steps of %s s", plain(wide)), Head: []string{"From s", "Offered", "Good", "Late", "Shed", "Failed", "p50 ms", "p99 ms", "In flight"}}
+	t := sheet.Table{Caption: fmt.Sprintf("Time line in steps of %s s", sheet.Plain(wide)), Head: []string{"From s", "Offered", "Good", "Late", "Shed", "Failed", "p50 ms", "p99 ms", "In flight"}}
 	if wide > step {
 		t.Caption += "; p50 and p99 are the highest of any second in it"
 	}
 	for _, p := range rows {
-		t.Rows = append(t.Rows, []string{plain(p.At), itoa(p.Offered), itoa(p.Good), itoa(p.Late), itoa(p.Shed), itoa(p.Failed), orDash(p.P50, p.P50 > 0), orDash(p.P99, p.P99 > 0), itoa(p.InFlight)})
+		t.Rows = append(t.Rows, []string{sheet.Plain(p.At), itoa(p.Offered), itoa(p.Good), itoa(p.Late), itoa(p.Shed), itoa(p.Failed), sheet.OrDash(p.P50, p.P50 > 0), sheet.OrDash(p.P99, p.P99 > 0), itoa(p.InFlight)})
 	}
-	return out, []table{t}
+	return out, []sheet.Table{t}
 }
 
 // begin is where a phase begins on a time line.
@@ -208,15 +209,15 @@ func greatest(points []loadgen.Point, of func(loadgen.Point) float64) (out float
 }
 
 // series is a figure of each step, drawn in its middle.
-func series(points []loadgen.Point, wide float64, of func(loadgen.Point) float64) []point {
-	out := make([]point, len(points))
+func series(points []loadgen.Point, wide float64, of func(loadgen.Point) float64) []sheet.Point {
+	out := make([]sheet.Point, len(points))
 	for i, p := range points {
-		out[i] = point{x: p.At + wide/2, y: of(p)}
+		out[i] = sheet.Point{X: p.At + wide/2, Y: of(p)}
 	}
 	return out
 }
 
-func rateChart(points []loadgen.Point, wide, end float64) *chart {
+func rateChart(points []loadgen.Point, wide, end float64) *sheet.Chart {
 	kinds := []struct {
 		name string
 		of   func(loadgen.Point) float64
@@ -227,18 +228,18 @@ func rateChart(points []loadgen.Point, wide, end float64) *chart {
 		{"shed", func(p loadgen.Point) float64 { return float64(p.Shed) / wide }},
 		{"failed", func(p loadgen.Point) float64 { return float64(p.Failed) / wide }},
 	}
-	c := newChart("Requests a second, by intended start", "", xLinear("s from the start of the run", end), yLinear("requests/s", greatest(points, kinds[0].of)))
+	c := sheet.NewChart("Requests a second, by intended start", "", sheet.XLinear("s from the start of the run", end), sheet.YLinear("requests/s", greatest(points, kinds[0].of)))
 	for i, k := range kinds {
 		if most := greatest(points, k.of); most > 0 || i < 2 {
-			c.Lines = append(c.Lines, stroke{class(i), k.name, c.path(series(points, wide, k.of))})
-			c.Desc += fmt.Sprintf("%s: up to %s/s. ", k.name, number(most))
+			c.Series(i, k.name, series(points, wide, k.of))
+			c.Desc += fmt.Sprintf("%s: up to %s/s. ", k.name, sheet.Number(most))
 		}
 	}
 	return c
 }
 
 // latencyChart is nil when no request has a latency.
-func latencyChart(points []loadgen.Point, wide, end float64) *chart {
+func latencyChart(points []loadgen.Point, wide, end float64) *sheet.Chart {
 	least, most := math.Inf(1), 0.0
 	for _, p := range points {
 		if p.P50 > 0 {
@@ -248,27 +249,25 @@ func latencyChart(points []loadgen.Point, wide, end float64) *chart {
 	if most == 0 {
 		return nil
 	}
-	c := newChart("Latency of each step, from intended start", "", xLinear("s from the start of the run", end), yLog("ms, log scale", least, most))
+	c := sheet.NewChart("Latency of each step, from intended start", "", sheet.XLinear("s from the start of the run", end), sheet.YLog("ms, log scale", least, most))
 	for _, k := range []struct {
 		name string
 		of   func(loadgen.Point) float64
 	}{{"p50", func(p loadgen.Point) float64 { return p.P50 }}, {"p99", func(p loadgen.Point) float64 { return p.P99 }}} {
 		row := series(points, wide, k.of)
 		for i := range row {
-			row[i].none = row[i].y == 0
+			row[i].None = row[i].Y == 0
 		}
-		c.line(k.name, row)
-		c.Desc += fmt.Sprintf("%s: up to %s ms. ", k.name, number(greatest(points, k.of)))
+		c.Line(k.name, row)
+		c.Desc += fmt.Sprintf("%s: up to %s ms. ", k.name, sheet.Number(greatest(points, k.of)))
 	}
 	return c
 }
 
 // hover lets each step tell its figures.
-func (c *chart) hover(points []loadgen.Point, wide float64) {
+func hover(c *sheet.Chart, points []loadgen.Point, wide float64) {
 	for _, p := range points {
-		from, to := c.X.at(p.At), c.X.at(p.At+wide)
-		c.Hovers = append(c.Hovers, box{pos(from), pos(plotTop), pos(to - from), pos(plotBottom - plotTop), "", fmt.Sprintf(
-			"%s to %s s: %d offered, %d good, %d late, %d shed, %d failed, p50 %s ms, p99 %s ms, %d in flight", plain(p.At), plain(p.At+wide),
-			p.Offered, p.Good, p.Late, p.Shed, p.Failed, orDash(p.P50, p.P50 > 0), orDash(p.P99, p.P99 > 0), p.InFlight)})
+		c.Hover(p.At, p.At+wide, fmt.Sprintf("%s to %s s: %d offered, %d good, %d late, %d shed, %d failed, p50 %s ms, p99 %s ms, %d in flight", sheet.Plain(p.At), sheet.Plain(p.At+wide),
+			p.Offered, p.Good, p.Late, p.Shed, p.Failed, sheet.OrDash(p.P50, p.P50 > 0), sheet.OrDash(p.P99, p.P99 > 0), p.InFlight))
 	}
 }

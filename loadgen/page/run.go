@@ -13,11 +13,12 @@ import (
 	"time"
 
 	"aloft/loadgen"
+	"aloft/loadgen/page/sheet"
 )
 
 // Run writes the page of one run.
 func Run(w io.Writer, r *loadgen.Report) error {
-	d := document{Title: orUnnamed(r.Name), Kind: "Load report" + when(r.Started, r.Elapsed), Verdict: verdictOf(r)}
+	d := sheet.Document{Title: orUnnamed(r.Name), Kind: "Load report" + when(r.Started, r.Elapsed), Verdict: verdictOf(r)}
 	d.Notes = append(d.Notes, "Times count from the intended start of a request, which was planned before the run, unless they say “from send”. Good means whole and within every target; shares are of all that was offered.",
 		"Left out are offered requests without this figure: refused, failed, or no stream of two tokens. One that the generator gave up counts with its age then, as “at least”.")
 	if len(r.Failed) > 0 {
@@ -29,12 +30,12 @@ func Run(w io.Writer, r *loadgen.Report) error {
 	if r.WarmUp != nil {
 		d.Notes = append(d.Notes, fmt.Sprintf("The warm-up sent %d requests before, of which %d were ok; they are in no figure.", r.WarmUp.Offered, r.WarmUp.OK))
 	}
-	d.add(section{Title: "Overview", Charts: []*chart{outcomeBars(r.Results)}, Tables: append(overview(r), outcomeTable(r.Results))})
+	d.Add(sheet.Section{Title: "Overview", Charts: []*sheet.Chart{outcomeBars(r.Results)}, Tables: append(overview(r), outcomeTable(r.Results))})
 	for _, of := range byWorkload(r.Results) {
-		d.addWorkload(r, of)
+		addWorkload(&d, r, of)
 	}
-	d.addGenerator(r)
-	return d.write(w)
+	addGenerator(&d, r)
+	return d.Write(w)
 }
 
 // when says when a run was and how long it took.
@@ -53,9 +54,9 @@ func orUnnamed(name string) string {
 }
 
 // verdictOf is loud when the generator failed: then no figure below counts.
-func verdictOf(r *loadgen.Report) verdict {
+func verdictOf(r *loadgen.Report) sheet.Verdict {
 	if len(r.Failed) > 0 {
-		return verdict{"bad", "THIS RUN DOES NOT COUNT: the generator did not send as planned", r.Failed}
+		return sheet.Verdict{Class: "bad", Text: "THIS RUN DOES NOT COUNT: the generator did not send as planned", Reasons: r.Failed}
 	}
 	offered, ok, answered := 0, 0, 0
 	closed := false
@@ -65,17 +66,17 @@ func verdictOf(r *loadgen.Report) verdict {
 		offered, ok, closed = offered+x.Offered, ok+x.OK, closed || x.Closed > 0
 		answered += x.OK + x.Late
 		if len(r.Results) > 1 {
-			each = append(each, fmt.Sprintf("%s, %s: %s of %d good, %s/s", x.Name, x.Phase, part(x.OK, x.Offered), x.Offered, number(x.Good)))
+			each = append(each, fmt.Sprintf("%s, %s: %s of %d good, %s/s", x.Name, x.Phase, sheet.Part(x.OK, x.Offered), x.Offered, sheet.Number(x.Good)))
 		}
 	}
-	v := verdict{"fact", fmt.Sprintf("%s of %d offered requests were good", part(ok, offered), offered), each}
+	v := sheet.Verdict{Class: "fact", Text: fmt.Sprintf("%s of %d offered requests were good", sheet.Part(ok, offered), offered), Reasons: each}
 	switch {
 	case r.Interrupted:
 		v.Class, v.Text = "warn", "Interrupted: these are the results so far. "+v.Text
 	case closed:
 		v.Class, v.Text = "warn", v.Text+". A closed loop is among them, for comparison only: its latencies hide what a stalled server costs"
 	case offered == 0:
-		v = verdict{"warn", "Nothing was offered", nil}
+		v = sheet.Verdict{Class: "warn", Text: "Nothing was offered"}
 	}
 	if offered > 0 && answered == 0 {
 		v.Class, v.Text = "bad", "NO REQUEST WAS ANSWERED. "+v.Text
@@ -96,21 +97,21 @@ func byWorkload(results []loadgen.Result) [][]*loadgen.Result {
 	return out
 }
 
-func overview(r *loadgen.Report) []table {
-	ended := table{Caption: "Each phase of each workload", Text: 3, Head: []string{"Workload", "Phase", "Loop", "Offered", "Ok", "Late", "Shed", "Failed", "Good", "Good/s", "Planned/s", "Sent/s", "Good tokens/s"}}
-	times := table{Caption: "Its times in milliseconds, from intended start", Text: 2, Head: []string{"Workload", "Phase", "p50", "p95", "p99", "Target", "TTFT p50", "TTFT p99", "Target", "TPOT p50", "TPOT p99", "Target"}}
+func overview(r *loadgen.Report) []sheet.Table {
+	ended := sheet.Table{Caption: "Each phase of each workload", Text: 3, Head: []string{"Workload", "Phase", "Loop", "Offered", "Ok", "Late", "Shed", "Failed", "Good", "Good/s", "Planned/s", "Sent/s", "Good tokens/s"}}
+	times := sheet.Table{Caption: "Its times in milliseconds, from intended start", Text: 2, Head: []string{"Workload", "Phase", "p50", "p95", "p99", "Target", "TTFT p50", "TTFT p99", "Target", "TPOT p50", "TPOT p99", "Target"}}
 	for i := range r.Results {
 		x := &r.Results[i]
-		ended.Rows = append(ended.Rows, []string{x.Name, x.Phase, loop(x), itoa(x.Offered), itoa(x.OK), itoa(x.Late), itoa(x.Shed), itoa(x.Failed), part(x.OK, x.Offered),
-			number(x.Good), orDash(x.Planned, x.Closed == 0), number(x.Achieved), orDash(x.GoodTokens, x.Tokens.Completion > 0)})
-		goal := func(ms float64) string { return orDash(ms, ms > 0) }
+		ended.Rows = append(ended.Rows, []string{x.Name, x.Phase, loop(x), itoa(x.Offered), itoa(x.OK), itoa(x.Late), itoa(x.Shed), itoa(x.Failed), sheet.Part(x.OK, x.Offered),
+			sheet.Number(x.Good), sheet.OrDash(x.Planned, x.Closed == 0), sheet.Number(x.Achieved), sheet.OrDash(x.GoodTokens, x.Tokens.Completion > 0)})
+		goal := func(ms float64) string { return sheet.OrDash(ms, ms > 0) }
 		times.Rows = append(times.Rows, []string{x.Name, x.Phase, at(&x.Quantiles, "p50"), at(&x.Quantiles, "p95"), at(&x.Quantiles, "p99"), goal(x.Targets.E2E),
 			at(x.TTFT, "p50"), at(x.TTFT, "p99"), goal(x.Targets.TTFT), at(x.TPOT, "p50"), at(x.TPOT, "p99"), goal(x.Targets.TPOT)})
 	}
 	if !slices.ContainsFunc(r.Results, func(x loadgen.Result) bool { return x.N > 0 }) {
-		return []table{ended} // targets alone say nothing
+		return []sheet.Table{ended} // targets alone say nothing
 	}
-	return []table{ended, times}
+	return []sheet.Table{ended, times}
 }
 
 // at is a quantile in milliseconds, or a dash without values.
@@ -119,7 +120,7 @@ func at(q *loadgen.Quantiles, name string) string {
 		return "–"
 	}
 	v, _ := q.At(name)
-	return number(v)
+	return sheet.Number(v)
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -132,41 +133,33 @@ func loop(x *loadgen.Result) string {
 }
 
 // outcomeBars shows of each phase how its requests ended.
-func outcomeBars(results []loadgen.Result) *chart {
-	const row, high, left = 26.0, 18.0, 190.0
-	c := &chart{Title: "How requests ended", Height: row*float64(len(results)) + 8, Desc: "Shares of offered requests that were ok, late, shed and failed. The table of outcomes has the counts."}
+func outcomeBars(results []loadgen.Result) *sheet.Chart {
+	var legend []sheet.Key
 	for _, kind := range []string{"ok", "late", "shed", "failed"} {
-		c.Legend = append(c.Legend, box{Class: kind, Text: kind})
+		legend = append(legend, sheet.Key{Class: kind, Name: kind})
 	}
+	rows := make([]sheet.Row, len(results))
 	for i := range results {
 		x := &results[i]
-		y := row*float64(i) + 4
-		c.Labels = append(c.Labels, tick{pos(y + 13), shortened(x.Name+", "+x.Phase, 28)})
-		at := left
+		rows[i].Name = x.Name + ", " + x.Phase
+		at := 0.0
 		for _, p := range []struct {
 			kind string
 			n    int
 		}{{"ok", x.OK}, {"late", x.Late}, {"shed", x.Shed}, {"failed", x.Failed}} {
 			if p.n > 0 {
-				w := (chartWidth - left - 8) * float64(p.n) / float64(max(x.Offered, 1))
-				c.Bars = append(c.Bars, box{pos(at), pos(y), pos(w), pos(high), p.kind, fmt.Sprintf("%s, %s: %d %s, %s", x.Name, x.Phase, p.n, p.kind, part(p.n, x.Offered))})
-				at += w
+				to := at + float64(p.n)/float64(max(x.Offered, 1))
+				rows[i].Parts = append(rows[i].Parts, sheet.Span{From: at, To: to, Class: p.kind, Text: fmt.Sprintf("%s, %s: %d %s, %s", x.Name, x.Phase, p.n, p.kind, sheet.Part(p.n, x.Offered))})
+				at = to
 			}
 		}
 	}
-	return c
-}
-
-func shortened(s string, most int) string {
-	if r := []rune(s); len(r) > most {
-		return string(r[:most-1]) + "…"
-	}
-	return s
+	return sheet.NewRows("How requests ended", "Shares of offered requests that were ok, late, shed and failed. The table of outcomes has the counts.", legend, rows)
 }
 
 // outcomeTable names every way in which requests ended, with the first message.
-func outcomeTable(results []loadgen.Result) table {
-	t := table{Caption: "Outcomes; only ok is good", Text: 3, Last: true, Head: []string{"Workload", "Phase", "Outcome", "Requests", "Share of offered", "The first message, or what it means"}}
+func outcomeTable(results []loadgen.Result) sheet.Table {
+	t := sheet.Table{Caption: "Outcomes; only ok is good", Text: 3, Last: true, Head: []string{"Workload", "Phase", "Outcome", "Requests", "Share of offered", "The first message, or what it means"}}
 	for i := range results {
 		x := &results[i]
 		add := func(o loadgen.Outcome, n int, text string) {
@@ -176,7 +169,7 @@ func outcomeTable(results []loadgen.Result) table {
 			if problem := x.Problems[o]; problem != "" {
 				text = problem
 			}
-			t.Rows = append(t.Rows, []string{x.Name, x.Phase, string(o), itoa(n), part(n, x.Offered), text})
+			t.Rows = append(t.Rows, []string{x.Name, x.Phase, string(o), itoa(n), sheet.Part(n, x.Offered), text})
 		}
 		add(loadgen.OK, x.OK, "whole and within every target")
 		late := "whole but over a target"
@@ -200,18 +193,18 @@ func outcomeTable(results []loadgen.Result) table {
 	return t
 }
 
-func (d *document) addWorkload(r *loadgen.Report, of []*loadgen.Result) {
+func addWorkload(d *sheet.Document, r *loadgen.Report, of []*loadgen.Result) {
 	first := of[0]
-	s := section{Title: "Workload " + first.Name, Texts: []string{whatIsSent(r, first)}}
+	s := sheet.Section{Title: "Workload " + first.Name, Texts: []string{whatIsSent(r, first)}}
 	if first.Closed > 0 {
 		s.Badge = "CLOSED LOOP: for comparison only"
 		s.Texts = append(s.Texts, fmt.Sprintf("%d clients each wait for their answer before they send again: a server that stalls slows the load down, and the latencies hide it.", first.Closed))
 	}
 	s.Charts, s.Folded = timeLine(r, of)
 	s.Tables = cutTables(r.Cuts, first.Name)
-	d.add(s)
+	d.Add(s)
 	for _, x := range of {
-		d.addPhase(x, s.Badge)
+		addPhase(d, x, s.Badge)
 	}
 }
 
@@ -234,8 +227,8 @@ func whatIsSent(r *loadgen.Report, x *loadgen.Result) string {
 	return text + "."
 }
 
-func (d *document) addPhase(x *loadgen.Result, badge string) {
-	s := section{Deep: true, Title: x.Name + ", phase " + x.Phase, Badge: badge}
+func addPhase(d *sheet.Document, x *loadgen.Result, badge string) {
+	s := sheet.Section{Deep: true, Title: x.Name + ", phase " + x.Phase, Badge: badge}
 	both := []named{{"from intended start", &x.Quantiles}, {"from send", &x.FromSend}}
 	s.Charts = append(s.Charts, quantileChart("Latency to the end of the answer, by quantile", both, x.Targets.E2E), densityChart("Latency to the end of the answer, distribution", both))
 	if first := x.Figure("ttft"); first != nil {
@@ -243,11 +236,11 @@ func (d *document) addPhase(x *loadgen.Result, badge string) {
 			quantileChart("Time to first token, by quantile", []named{{"from intended start", first}, {"from send", x.Figure("ttft_sent")}}, x.Targets.TTFT),
 			quantileChart("Time between tokens, by quantile", []named{{"TPOT, one a request", x.Figure("tpot")}, {"ITL, one a token", x.Figure("itl")}, {"gap, one a read", x.Figure("gap")}}, x.Targets.TPOT))
 	}
-	t := table{Caption: "Distributions, in milliseconds", Text: 2, Head: []string{"Name", "What it is", "Mean", "p50", "p90", "p95", "p99", "p99.9", "Max", "Values", "Left out", "At least"}}
+	t := sheet.Table{Caption: "Distributions, in milliseconds", Text: 2, Head: []string{"Name", "What it is", "Mean", "p50", "p90", "p95", "p99", "p99.9", "Max", "Values", "Left out", "At least"}}
 	what := loadgen.Meanings()
 	for _, name := range loadgen.Metrics() {
 		if q := x.Figure(name); q != nil && q.N > 0 && (name != "lateness" || x.Targets.Smooth > 0) {
-			t.Rows = append(t.Rows, []string{name, what[name], number(q.Mean), number(q.P50), number(q.P90), number(q.P95), number(q.P99), number(q.P999), number(q.Max),
+			t.Rows = append(t.Rows, []string{name, what[name], sheet.Number(q.Mean), sheet.Number(q.P50), sheet.Number(q.P90), sheet.Number(q.P95), sheet.Number(q.P99), sheet.Number(q.P999), sheet.Number(q.Max),
 				strconv.FormatInt(q.N, 10), itoa(q.LeftOut), itoa(q.AtLeast)})
 		}
 	}
@@ -260,22 +253,22 @@ func (d *document) addPhase(x *loadgen.Result, badge string) {
 		s.Texts = append(s.Texts, fmt.Sprintf("ESTIMATED: %d answers had no usage; their tokens are counted from chunks, and so are TPOT and ITL.", n))
 	}
 	if x.Tokens.Completion > 0 {
-		s.Texts = append(s.Texts, fmt.Sprintf("Tokens: %d of prompts, %d generated, %d of those in good answers, %s good tokens/s.", x.Tokens.Prompt, x.Tokens.Completion, x.Tokens.Good, number(x.GoodTokens)))
+		s.Texts = append(s.Texts, fmt.Sprintf("Tokens: %d of prompts, %d generated, %d of those in good answers, %s good tokens/s.", x.Tokens.Prompt, x.Tokens.Completion, x.Tokens.Good, sheet.Number(x.GoodTokens)))
 	}
-	d.add(s)
+	d.Add(s)
 }
 
 // cutTables are the figures by tenant, class and length.
-func cutTables(cuts []loadgen.Cut, workload string) []table {
-	var out []table
+func cutTables(cuts []loadgen.Cut, workload string) []sheet.Table {
+	var out []sheet.Table
 	for _, by := range []struct{ key, caption string }{{"tenant", "By tenant"}, {"class", "By class"}, {"input_tokens", "By length: tenths of the requests by their input tokens"}} {
-		t := table{Caption: by.caption + ", over all phases", Text: 1, Head: []string{"Name", "Offered", "Ok", "Late", "Shed", "Failed", "Good", "p50 ms", "p99 ms", "TTFT p50 ms", "TTFT p99 ms", "TPOT p99 ms"}}
+		t := sheet.Table{Caption: by.caption + ", over all phases", Text: 1, Head: []string{"Name", "Offered", "Ok", "Late", "Shed", "Failed", "Good", "p50 ms", "p99 ms", "TTFT p50 ms", "TTFT p99 ms", "TPOT p99 ms"}}
 		for i := range cuts {
 			c := &cuts[i]
 			if c.Workload != workload || c.By != by.key {
 				continue
 			}
-			t.Rows = append(t.Rows, []string{c.Name, itoa(c.Offered), itoa(c.OK), itoa(c.Late), itoa(c.Shed), itoa(c.Failed), part(c.OK, c.Offered),
+			t.Rows = append(t.Rows, []string{c.Name, itoa(c.Offered), itoa(c.OK), itoa(c.Late), itoa(c.Shed), itoa(c.Failed), sheet.Part(c.OK, c.Offered),
 				at(&c.E2E, "p50"), at(&c.E2E, "p99"), at(c.TTFT, "p50"), at(c.TTFT, "p99"), at(c.TPOT, "p99")})
 		}
 		if len(t.Rows) > 0 {
@@ -290,8 +283,8 @@ func cutTables(cuts []loadgen.Cut, workload string) []table {
 const maxLags = 6
 
 // addGenerator is what the generator says of itself, and how to run this again.
-func (d *document) addGenerator(r *loadgen.Report) {
-	lag := table{Caption: "Send lag: intended start to actual send, in milliseconds", Text: 2, Head: []string{"Workload", "Phase", "Mean", "p50", "p99", "p99.9", "Max", "Sends", "Waited for a slot"}}
+func addGenerator(d *sheet.Document, r *loadgen.Report) {
+	lag := sheet.Table{Caption: "Send lag: intended start to actual send, in milliseconds", Text: 2, Head: []string{"Workload", "Phase", "Mean", "p50", "p99", "p99.9", "Max", "Sends", "Waited for a slot"}}
 	var lines []named
 	limit := math.Inf(1) // the strictest
 	for i := range r.Results {
@@ -301,21 +294,21 @@ func (d *document) addGenerator(r *loadgen.Report) {
 			continue
 		}
 		limit = min(limit, x.LagLimit())
-		lag.Rows = append(lag.Rows, []string{x.Name, x.Phase, number(q.Mean), number(q.P50), number(q.P99), number(q.P999), number(q.Max), strconv.FormatInt(q.N, 10), itoa(x.Waited)})
+		lag.Rows = append(lag.Rows, []string{x.Name, x.Phase, sheet.Number(q.Mean), sheet.Number(q.P50), sheet.Number(q.P99), sheet.Number(q.P999), sheet.Number(q.Max), strconv.FormatInt(q.N, 10), itoa(x.Waited)})
 		if len(lines) < maxLags {
 			lines = append(lines, named{x.Name + ", " + x.Phase, q})
 		}
 	}
-	s := section{Title: "The generator", Charts: []*chart{quantileChart("Send lag by quantile", lines, limit)}}
+	s := sheet.Section{Title: "The generator", Charts: []*sheet.Chart{quantileChart("Send lag by quantile", lines, limit)}}
 	if len(lag.Rows) > 0 {
 		s.Tables = append(s.Tables, lag)
 	}
 	if r.Host.CPUShare > 0 {
-		s.Texts = append(s.Texts, fmt.Sprintf("It used %s of the CPU time that it may have.", percent(r.Host.CPUShare)))
+		s.Texts = append(s.Texts, fmt.Sprintf("It used %s of the CPU time that it may have.", sheet.Percent(r.Host.CPUShare)))
 	}
 	s.Texts = append(s.Texts, "A run counts when the send lag's p99 is at most 1 ms, or 1 % of the target where that is more, and the rate is within 1 % of the plan.")
-	d.add(s)
-	facts := table{Caption: "What ran", Text: 2, Head: []string{"Fact", "Value"}}
+	d.Add(s)
+	facts := sheet.Table{Caption: "What ran", Text: 2, Head: []string{"Fact", "Value"}}
 	add := func(key, value string) {
 		if value != "" {
 			facts.Rows = append(facts.Rows, []string{key, value})
@@ -330,7 +323,7 @@ func (d *document) addGenerator(r *loadgen.Report) {
 	add("CPU", strings.TrimSpace(fmt.Sprintf("%s, %d CPUs, %d for the generator", r.Host.Model, r.Host.CPUs, r.Host.Procs)))
 	add("Go", r.Host.Go)
 	add("Schema", r.Schema)
-	d.add(section{Title: "Configuration", Tables: []table{facts}, Code: indented(r.Config)})
+	d.Add(sheet.Section{Title: "Configuration", Tables: []sheet.Table{facts}, Code: indented(r.Config)})
 }
 
 func modified(is bool) string {

@@ -1,4 +1,4 @@
-package page
+package sheet
 
 import (
 	"fmt"
@@ -19,10 +19,10 @@ const (
 	plotBottom  = chartHeight - 42
 )
 
-// chart is one drawing with its words.
-type chart struct {
+// Chart is one drawing with its words.
+type Chart struct {
 	ID, Title, Desc string
-	X, Y            axis
+	X, Y            Axis
 	Height          float64
 	Lines           []stroke
 	Bars            []box
@@ -33,13 +33,14 @@ type chart struct {
 	Hovers          []box  // invisible: they say what is below the pointer
 }
 
-// axis is a scale with its ticks.
-type axis struct {
+// Axis is a scale with its ticks.
+type Axis struct {
 	Label string
 	Ticks []tick
 	scale
 }
 
+// tick is a place on an axis, or beside rows, and its words.
 type tick struct{ At, Label string }
 
 // stroke is a line of a series, and its entry in the legend.
@@ -58,18 +59,19 @@ type mark struct {
 }
 
 // The edges of the plot, for the template.
-func (c *chart) Left() float64   { return plotLeft }
-func (c *chart) Right() float64  { return plotRight }
-func (c *chart) Top() float64    { return plotTop }
-func (c *chart) Bottom() float64 { return plotBottom }
-func (c *chart) Width() float64  { return chartWidth }
-func (c *chart) Middle() float64 { return (plotLeft + plotRight) / 2 }
+func (c *Chart) Left() float64   { return plotLeft }
+func (c *Chart) Right() float64  { return plotRight }
+func (c *Chart) Top() float64    { return plotTop }
+func (c *Chart) Bottom() float64 { return plotBottom }
+func (c *Chart) Width() float64  { return chartWidth }
+func (c *Chart) Middle() float64 { return (plotLeft + plotRight) / 2 }
 
 // classes are the series in their order: each has a colour and a dash pattern of
 // its own, so that they can be told apart in black on white.
 var classes = []string{"s1", "s2", "s3", "s4", "s5", "s6"}
 
-func class(i int) string { return classes[i%len(classes)] }
+// Class is the class of the i-th series.
+func Class(i int) string { return classes[i%len(classes)] }
 
 // scale maps values to positions.
 type scale struct {
@@ -95,12 +97,12 @@ var flat, upright = span{plotLeft, plotRight}, span{plotBottom, plotTop}
 func pos(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, 'f', -1, 64) }
 
 // linear is an axis from 0 to at least the greatest value.
-func linear(label string, greatest float64, on span) axis {
+func linear(label string, greatest float64, on span) Axis {
 	step := niceStep(greatest / 5)
 	hi := step * math.Max(1, math.Ceil(greatest/step-1e-9))
-	a := axis{Label: label, scale: scale{lo: 0, hi: hi, from: on.from, to: on.to}}
+	a := Axis{Label: label, scale: scale{lo: 0, hi: hi, from: on.from, to: on.to}}
 	for i := 0; float64(i)*step <= hi*(1+1e-9); i++ {
-		a.tick(float64(i)*step, plain(float64(i)*step))
+		a.Tick(float64(i)*step, Plain(float64(i)*step))
 	}
 	return a
 }
@@ -121,7 +123,7 @@ func niceStep(v float64) float64 {
 
 // logarithmic is an axis that holds the values from least to greatest, both
 // above 0, and ends at 1, 2 or 5 times a power of ten.
-func logarithmic(label string, least, greatest float64, on span) axis {
+func logarithmic(label string, least, greatest float64, on span) Axis {
 	if !(least > 0) {
 		least = 0.001
 	}
@@ -131,47 +133,51 @@ func logarithmic(label string, least, greatest float64, on span) axis {
 	if hi < 5*lo { // at least some room
 		lo, hi = 1/niceStep(2/lo), niceStep(2*hi)
 	}
-	a := axis{Label: label, scale: scale{lo: lo, hi: hi, from: on.from, to: on.to, log: true}}
+	a := Axis{Label: label, scale: scale{lo: lo, hi: hi, from: on.from, to: on.to, log: true}}
 	decades := math.Log10(hi / lo)
 	for e := math.Floor(math.Log10(lo) + 1e-9); e <= math.Log10(hi)+1e-9; e++ {
 		for _, by := range []float64{1, 2, 5} {
 			if v := by * math.Pow(10, e); v >= lo*(1-1e-9) && v <= hi*(1+1e-9) && (by == 1 || decades <= 3) {
-				a.tick(v, plain(v))
+				a.Tick(v, Plain(v))
 			}
 		}
 	}
 	return a
 }
 
-func (a *axis) tick(v float64, label string) { a.Ticks = append(a.Ticks, tick{pos(a.at(v)), label}) }
+// Tick marks a value.
+func (a *Axis) Tick(v float64, label string) { a.Ticks = append(a.Ticks, tick{pos(a.at(v)), label}) }
 
-// plain is a round number without an exponent, to read on an axis.
-func plain(v float64) string {
+// Plain is a round number without an exponent, to read on an axis.
+func Plain(v float64) string {
 	text := strconv.FormatFloat(v, 'f', 6, 64)
 	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
 }
 
-// point of a series; one without a value breaks the line.
-type point struct {
-	x, y float64
-	none bool
+// Point of a series; one without a value breaks the line.
+type Point struct {
+	X, Y float64
+	None bool
 }
 
-// line draws a series.
-func (c *chart) line(name string, points []point) {
-	c.Lines = append(c.Lines, stroke{class(len(c.Lines)), name, c.path(points)})
+// Line draws a series, in the colour that comes next.
+func (c *Chart) Line(name string, points []Point) { c.Series(len(c.Lines), name, points) }
+
+// Series draws the i-th series; a name of "" leaves it out of the legend.
+func (c *Chart) Series(i int, name string, points []Point) {
+	c.Lines = append(c.Lines, stroke{Class(i), name, c.path(points)})
 }
 
-func (c *chart) path(points []point) string {
+func (c *Chart) path(points []Point) string {
 	var b strings.Builder
 	pen := "M"
 	for i, p := range points {
-		if p.none {
+		if p.None {
 			pen = "M"
 			continue
 		}
-		fmt.Fprintf(&b, "%s%s %s", pen, pos(c.X.at(p.x)), pos(c.Y.at(p.y)))
-		if pen == "M" && (i+1 == len(points) || points[i+1].none) {
+		fmt.Fprintf(&b, "%s%s %s", pen, pos(c.X.at(p.X)), pos(c.Y.at(p.Y)))
+		if pen == "M" && (i+1 == len(points) || points[i+1].None) {
 			b.WriteString("h0.1") // a lone point shows by its round ends
 		}
 		pen = "L"
@@ -179,21 +185,22 @@ func (c *chart) path(points []point) string {
 	return b.String()
 }
 
-// band fills between two series of the same places.
-func (c *chart) band(low, high []point) {
-	points := append([]point(nil), high...)
+// Band fills between two series of the same places.
+func (c *Chart) Band(low, high []Point) {
+	points := append([]Point(nil), high...)
 	for i := len(low) - 1; i >= 0; i-- {
 		points = append(points, low[i])
 	}
 	c.Lines = append(c.Lines, stroke{Class: "band", Path: c.path(points) + "Z"})
 }
 
-func (c *chart) dot(p point, class, text string) {
-	c.Dots = append(c.Dots, dot{pos(c.X.at(p.x)), pos(c.Y.at(p.y)), class, text})
+// Dot marks a point that tells its figures.
+func (c *Chart) Dot(p Point, class, text string) {
+	c.Dots = append(c.Dots, dot{pos(c.X.at(p.X)), pos(c.Y.at(p.Y)), class, text})
 }
 
-// across draws a line of reference at a value of y, if the plot has it.
-func (c *chart) across(y float64, label string) {
+// Across draws a line of reference at a value of y, if the plot has it.
+func (c *Chart) Across(y float64, label string) {
 	if y > c.Y.lo && y <= c.Y.hi {
 		m := mark{At: pos(c.Y.at(y)), Drop: "-4", Label: label}
 		if c.Y.at(y) < plotTop+14 { // above it there is no room
@@ -203,27 +210,46 @@ func (c *chart) across(y float64, label string) {
 	}
 }
 
-// down draws one at a value of x.
-func (c *chart) down(x float64, label string) {
+// Down draws one at a value of x.
+func (c *Chart) Down(x float64, label string) {
 	if x >= c.X.lo && x <= c.X.hi {
 		c.Marks = append(c.Marks, mark{Vertical: true, At: pos(c.X.at(x)), Drop: strconv.Itoa(10 + 14*(len(c.Marks)%2)), Label: label})
 	}
 }
 
-func newChart(title, desc string, x, y axis) *chart {
-	return &chart{Title: title, Desc: desc, X: x, Y: y, Height: chartHeight}
+// Hover lets what is drawn between two values of x tell its figures.
+func (c *Chart) Hover(from, to float64, text string) {
+	at, end := c.X.at(from), c.X.at(to)
+	c.Hovers = append(c.Hovers, box{pos(at), pos(plotTop), pos(end - at), pos(plotBottom - plotTop), "", text})
 }
 
-// The axes of a plot, from left to right and from the bottom up.
-func xLinear(label string, greatest float64) axis {
-	return linear(label, greatest, flat)
+// NewChart is an empty plot.
+func NewChart(title, desc string, x, y Axis) *Chart {
+	return &Chart{Title: title, Desc: desc, X: x, Y: y, Height: chartHeight}
 }
-func yLinear(label string, greatest float64) axis {
-	return linear(label, greatest, upright)
-}
-func xLog(label string, least, greatest float64) axis {
+
+// XLinear is the axis from left to right, from 0 to at least the greatest value.
+func XLinear(label string, greatest float64) Axis { return linear(label, greatest, flat) }
+
+// YLinear is the one from the bottom up.
+func YLinear(label string, greatest float64) Axis { return linear(label, greatest, upright) }
+
+// XLog is the axis from left to right on a log scale.
+func XLog(label string, least, greatest float64) Axis {
 	return logarithmic(label, least, greatest, flat)
 }
-func yLog(label string, least, greatest float64) axis {
+
+// YLog is the one from the bottom up.
+func YLog(label string, least, greatest float64) Axis {
 	return logarithmic(label, least, greatest, upright)
+}
+
+// XAxis is an axis from lo to hi without ticks: see Tick.
+func XAxis(label string, lo, hi float64) Axis {
+	return Axis{Label: label, scale: scale{lo: lo, hi: hi, from: flat.from, to: flat.to}}
+}
+
+// YAxis is the one from the bottom up.
+func YAxis(label string, lo, hi float64) Axis {
+	return Axis{Label: label, scale: scale{lo: lo, hi: hi, from: upright.from, to: upright.to}}
 }
