@@ -55,6 +55,7 @@ var mayImport = map[string][]string{
 	"loadgen/wire":           {},
 	"pool":                   {"backends", "gpu", "gpu/proc"},
 	"sim/batching":           {"backends", "backends/synthetic/law", "batcher", "loadgen/arrivals"},
+	"sim/scenario":           {"backends/synthetic/law", "configs", "loadgen/arrivals"},
 }
 
 // only lists imports from outside that few folders keep to themselves.
@@ -70,8 +71,8 @@ var only = map[string][]string{
 	"gocloud.dev/blob/fileblob":    {"cmd"},
 	"github.com/alecthomas/kong":   {"cmd"},
 	"github.com/caarlos0/env":      {"cmd"},
-	"github.com/goccy/go-yaml":     {"cmd", "gateway/keys", "loadgen"}, // a report repeats its profile
-	"github.com/prometheus":        {"cmd", "pool"},                    // pool parses engines' metrics
+	"github.com/goccy/go-yaml":     {"cmd", "gateway/keys", "loadgen", "sim/scenario"}, // a report repeats its profile
+	"github.com/prometheus":        {"cmd", "pool"},                                    // pool parses engines' metrics
 	"go.opentelemetry.io/otel/sdk": {"cmd"},
 	"flag":                         {"cmd"},
 	"testing":                      {"jobs/storesuite", "loadgen/page/suite"},
