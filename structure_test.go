@@ -54,6 +54,7 @@ var mayImport = map[string][]string{
 	"loadgen/search":         {"loadgen", "loadgen/arrivals", "loadgen/binomial"},
 	"loadgen/wire":           {},
 	"pool":                   {"backends", "gpu", "gpu/proc"},
+	"sim":                    {"arbiter"},
 	"sim/batching":           {"backends", "backends/synthetic/law", "batcher", "loadgen/arrivals"},
 	"sim/scenario":           {"backends/synthetic/law", "configs", "loadgen/arrivals"},
 }
