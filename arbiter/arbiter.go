@@ -44,7 +44,8 @@ type GPU struct {
 
 // Claim is capacity that is kept for one claimant across looks, until it has
 // moved in or Until has passed (Kueue #13662): a gang that gathers its members,
-// a model or job whose shape is being made.
+// a model or job whose shape is being made. A claim without slices and GPUs says
+// that its claimant has timed out and backs off: it may claim nothing before Until.
 type Claim struct {
 	Job    string // or
 	Model  string
@@ -280,4 +281,7 @@ type Plan struct {
 	Holds    []Move
 	Settings []Setting
 	Needs    map[string]Numbers
+	// Claims are all that are to be kept after this plan; one that is missing has
+	// been met or is given up. The core keeps the timeout of the first time.
+	Claims []Claim
 }

@@ -2,10 +2,12 @@ package arbiter
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,15 +16,17 @@ import (
 
 // Serving is what the arbiter needs of the pool and the batchers.
 type Serving interface {
-	// Models reports every served model; the loop fills in what it learns itself.
-	Models(now time.Time) []Model
-	// Replicas reports which slice holds whose replica, and its phase.
-	Replicas() []Placed
+	// Observe reports every served model, without what the core learns itself, and
+	// which slice holds whose replica.
+	Observe(now time.Time) ([]Model, []Placed)
 	// Bring returns when a replica of the model is ready on the slice: it wakes
 	// the sleeper there or starts one.
 	Bring(ctx context.Context, model string, s gpu.Slice) error
 	// Rest drains what serves on the slice and returns when it is asleep.
 	Rest(ctx context.Context, s gpu.Slice) error
+	// Empty drains what serves on the slice and returns when no replica is left,
+	// ready or asleep.
+	Empty(ctx context.Context, s gpu.Slice) error
 	Tune(Setting)
 }
 
@@ -30,7 +34,8 @@ type Serving interface {
 type Work interface {
 	// Jobs reports all that wait or run.
 	Jobs() []Job
-	Start(ctx context.Context, job string, s gpu.Slice) error
+	// Start returns when the job runs on the slices: one, or all of a gang.
+	Start(ctx context.Context, job string, slices []gpu.Slice) error
 	// Preempt returns when the job has left the slice, with the progress that
 	// could not be saved. It keeps to the job's grace by itself.
 	Preempt(ctx context.Context, job string, s gpu.Slice) (lost time.Duration, err error)
@@ -44,70 +49,44 @@ type Placed struct {
 
 // Options of the loop.
 type Options struct {
-	Policy    Policy
+	Core      CoreOptions // its OnRecord is the loop's: see OnRecord
 	Serving   Serving
 	Work      Work
 	Inventory gpu.Inventory
+	Shaper    gpu.Shaper // nil = geometry stays as it is
 
-	Guard time.Duration // between looks; wakes and reclaims
-	Plan  time.Duration // between plans; loans
-	// FastHorizon and SlowHorizon are how far ahead the rise is covered, until
-	// reclaims have been measured.
-	FastHorizon, SlowHorizon time.Duration
-	RiseQuantile             float64
-	MoveTimeout              time.Duration // a move that takes longer is given up
-	Journal                  io.Writer     // decisions as JSON lines; nil = none
-	OnRecord                 func(Record)  // every decision and outcome; nil = nobody listens
+	MoveTimeout time.Duration // a move that takes longer is given up
+	Journal     io.Writer     // decisions as JSON lines; nil = none
+	OnRecord    func(Record)  // every decision and outcome; nil = nobody listens
 }
 
 // Validate says which option is wrong.
 func (o Options) Validate() error {
-	if err := o.Policy.Validate(); err != nil {
+	if err := o.Core.Validate(); err != nil {
 		return err
 	}
 	switch {
 	case o.Serving == nil || o.Work == nil || o.Inventory == nil:
-		return fmt.Errorf("arbiter: serving, work and inventory are needed")
-	case o.Guard <= 0 || o.Plan < o.Guard:
-		return fmt.Errorf("arbiter: guard is %v and plan %v, want 0 < guard <= plan", o.Guard, o.Plan)
-	case o.FastHorizon <= 0 || o.SlowHorizon < o.FastHorizon:
-		return fmt.Errorf("arbiter: horizons are %v and %v, want 0 < fast <= slow", o.FastHorizon, o.SlowHorizon)
-	case o.RiseQuantile <= 0 || o.RiseQuantile > 1:
-		return fmt.Errorf("arbiter: rise_quantile is %g, want more than 0 and at most 1", o.RiseQuantile)
+		return errors.New("arbiter: serving, work and inventory are needed")
 	case o.MoveTimeout <= 0:
 		return fmt.Errorf("arbiter: move_timeout is %v, want more than 0", o.MoveTimeout)
+	case o.Shaper == nil && o.Core.Geometry > 0:
+		return errors.New("arbiter: geometry wants a shaper")
 	}
 	return nil
 }
 
-// Arbiter is the running loop.
+// Arbiter is the running loop: it observes, lets the core decide, and carries
+// the orders out.
 type Arbiter struct {
 	opt     Options
 	log     *slog.Logger
-	outcome chan outcome
+	outcome chan Outcome
 	kick    chan struct{}
 	moves   sync.WaitGroup
 
-	mu    sync.Mutex // guards what others may look at while the loop runs
-	state state
-}
-
-// state is what the loop owns and others may look at.
-type state struct {
-	snapshot Snapshot
-	plan     Plan
-	ledger   Ledger
-	leases   map[string]Lease // by slice
-	history  history
-	stats    Stats
-	rises    map[string]*Rise
-	surplus  map[string]time.Time
-	reclaims map[string]time.Time
-	cap      int
-	planned  time.Time
-	roomFrom time.Time // the last look at which nothing more could be lent
-	risen    time.Time
-	calm     time.Time // since when no bound was broken
+	mu   sync.Mutex // guards the core, since others look at it while the loop runs
+	core *Core
 }
 
 // New makes a loop; Run starts it.
@@ -115,14 +94,12 @@ func New(o Options, log *slog.Logger) (*Arbiter, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	return &Arbiter{opt: o, log: log, outcome: make(chan outcome), kick: make(chan struct{}, 1), state: state{
-		leases: map[string]Lease{}, rises: map[string]*Rise{}, surplus: map[string]time.Time{},
-		reclaims: map[string]time.Time{}, cap: noCap,
-	}}, nil
+	a := &Arbiter{opt: o, log: log, outcome: make(chan Outcome), kick: make(chan struct{}, 1)}
+	o.Core.Log, o.Core.OnRecord = log, a.record
+	var err error
+	a.core, err = NewCore(o.Core)
+	return a, err
 }
-
-// noCap is the lending cap while no bound was broken.
-const noCap = 1 << 30
 
 // Kick makes the loop look at once: a job was queued, a replica changed.
 func (a *Arbiter) Kick() {
@@ -134,7 +111,7 @@ func (a *Arbiter) Kick() {
 
 // Run decides until ctx ends, then waits for the moves under way.
 func (a *Arbiter) Run(ctx context.Context) {
-	tick := time.NewTicker(a.opt.Guard)
+	tick := time.NewTicker(a.opt.Core.Guard)
 	defer tick.Stop()
 	done := make(chan struct{})
 	a.Kick() // the first look need not wait for the guard
@@ -160,152 +137,123 @@ func (a *Arbiter) Run(ctx context.Context) {
 	}
 }
 
-// look takes a snapshot, books the time, decides, and starts the moves.
+// look observes, lets the core decide, and starts the moves.
 func (a *Arbiter) look(ctx context.Context) {
 	now := time.Now()
-	s, err := a.observe(ctx, now)
+	devices, err := a.opt.Inventory.List(ctx)
 	if err != nil {
 		a.log.Warn("inventory not read", "error", err) // next look tries again
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	st := &a.state
-	st.check(s, a.log)
-	st.ledger.Advance(s)
-	a.learn(&s)
-	s.Plan = now.Sub(st.planned) >= a.opt.Plan
-	if s.Plan {
-		st.planned = now
-	}
-	if st.cap < noCap && now.Sub(st.calm) >= time.Minute { // slow increase after a breach
-		st.cap, st.calm = st.cap+1, now
-	}
-	s.Cap, s.RoomFrom = st.cap, st.roomFrom
-	plan := a.opt.Policy.Decide(s)
-	st.snapshot, st.plan = s, plan
-	st.noteSurplus(now, plan)
-	st.noteRoom(now, plan)
-	for _, h := range plan.Holds {
-		if st.history.news(h, now) {
-			a.record(Record{Time: now, Move: h})
-		}
-	}
-	for _, set := range plan.Settings {
+	o := Observation{Now: now, Devices: devices, Jobs: a.opt.Work.Jobs()}
+	o.Models, o.Placed = a.opt.Serving.Observe(now)
+	tasks, settings := a.decide(o)
+	for _, set := range settings {
 		a.opt.Serving.Tune(set)
 	}
-	for _, m := range plan.Moves {
-		switch {
-		case a.opt.Policy.Mode != ModeObserve || m.Action == Start || m.Action == Wake:
-			a.begin(ctx, m, now)
-		case st.history.news(m, now):
-			a.record(Record{Time: now, Move: m, Outcome: "observed"})
-		}
+	for _, t := range tasks {
+		a.moves.Go(func() {
+			// Not ctx: a move under way at shutdown is finished or times out, so
+			// that the world it leaves is a legal one.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.opt.MoveTimeout+t.grace)
+			defer cancel()
+			began := time.Now()
+			out := Outcome{Move: t.Move, Gen: t.Gen}
+			out.Lost, out.Err = a.carryOut(ctx, t)
+			out.Took = time.Since(began)
+			a.outcome <- out
+		})
 	}
 }
 
-// learn keeps each model's rise, one entry a second, and fills in what the
-// loop knows of a model.
-func (a *Arbiter) learn(s *Snapshot) {
-	st := &a.state
-	second := s.Now.Sub(st.risen) >= time.Second
-	if second {
-		st.risen = s.Now
-	}
-	fast, slow := st.stats.horizons(a.opt.FastHorizon, a.opt.SlowHorizon)
-	for i := range s.Models {
-		m := &s.Models[i]
-		r := st.rises[m.Name]
-		if r == nil {
-			r = &Rise{}
-			st.rises[m.Name] = r
-		}
-		if second {
-			r.Add(a.opt.Policy.level(*m))
-			r.fast, r.slow = r.Within(fast, a.opt.RiseQuantile), r.Within(slow, a.opt.RiseQuantile)
-		}
-		m.RiseFast, m.RiseSlow = r.fast, r.slow
-		m.SurplusFrom, m.Reclaimed = st.surplus[m.Name], st.reclaims[m.Name]
-	}
+// task is an order with what it takes to carry it out.
+type task struct {
+	Order
+	slices []Slice // those it is about, as they were when it was decided
+	grace  time.Duration
 }
 
-// observe reads the devices, the replicas and the jobs into a snapshot.
-func (a *Arbiter) observe(ctx context.Context, now time.Time) (Snapshot, error) {
-	devices, err := a.opt.Inventory.List(ctx)
-	if err != nil {
-		return Snapshot{}, fmt.Errorf("list slices: %w", err)
-	}
-	a.mu.Lock()
-	leases := maps.Clone(a.state.leases)
-	a.mu.Unlock()
-	s := Snapshot{Now: now, Models: a.opt.Serving.Models(now), Jobs: a.opt.Work.Jobs()}
-	placed := map[string]Placed{}
-	for _, p := range a.opt.Serving.Replicas() {
-		if old, taken := placed[p.Slice]; !taken || old.Phase == Asleep {
-			placed[p.Slice] = p
-		}
-	}
-	jobs, holds := map[string]*Job{}, map[string]string{}
-	for i := range s.Jobs {
-		j := &s.Jobs[i]
-		jobs[j.ID], j.Have = j, len(j.Slices)
-		for _, id := range j.Slices {
-			holds[id] = j.ID
-		}
-	}
-	for _, d := range devices {
-		for _, g := range d.Slices {
-			l := a.reconcile(g.ID, leases[g.ID], jobs[holds[g.ID]])
-			if j := jobs[l.Job]; j != nil && holds[g.ID] != l.Job {
-				j.Have++ // on its way there
-			}
-			sl := join(g, placed[g.ID], l, jobs[l.Job])
-			if !d.Health.OK {
-				sl.Phase = Unhealthy
-			}
-			s.Slices = append(s.Slices, sl)
-		}
-	}
-	return s, nil
-}
-
-// reconcile makes a settled lease say what the keeper of the jobs says: a job
-// that let go ended by itself, and one that holds a slice without a lease (a
-// move failed half-way) is given one, so that nobody else gets the slice.
-func (a *Arbiter) reconcile(slice string, l Lease, holder *Job) Lease {
-	id := ""
-	if holder != nil {
-		id = holder.ID
-	}
-	if l.Moving || l.Job == id {
-		return l
-	}
-	l = Lease{Gen: l.Gen + 1, Job: id, Since: time.Now()}
-	if holder != nil {
-		l.Bound = a.opt.Policy.Bound(*holder, Model{})
-	}
+func (a *Arbiter) decide(o Observation) ([]task, []Setting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.state.leases[slice] = l
-	return l
+	orders := a.core.Look(o)
+	s := a.core.Snapshot()
+	var tasks []task
+	for _, order := range orders {
+		t := task{Order: order}
+		for _, sl := range s.Slices {
+			if sl.ID == order.Move.Slice || slices.Contains(order.Move.Gang, sl.ID) {
+				t.slices = append(t.slices, sl)
+			}
+		}
+		for _, j := range s.Jobs {
+			if j.ID == order.Move.Job || len(t.slices) > 0 && j.ID == t.slices[0].Job {
+				t.grace = max(t.grace, j.Grace)
+			}
+		}
+		tasks = append(tasks, t)
+	}
+	return tasks, slices.Clone(a.core.Settings())
 }
 
-// join makes one slice of what its keepers report.
-func join(g gpu.Slice, p Placed, l Lease, job *Job) Slice {
-	s := Slice{Slice: g, Phase: Free, Model: p.Model, Job: l.Job, Moving: l.Moving, To: l.To, Since: l.Since}
-	if p.Slice != "" {
-		s.Phase = p.Phase
-	}
-	switch {
-	case l.Moving && l.Leaving:
-		s.Phase = Checkpoint
-		if p.Phase == Loading || p.Phase == Ready { // the job has left, the claimant comes
-			s.Phase = Loading
+var errNoShaper = errors.New("nothing here can reshape a GPU")
+
+func (a *Arbiter) carryOut(ctx context.Context, t task) (lost time.Duration, err error) {
+	m := t.Move
+	if m.Action == Reshape {
+		if a.opt.Shaper == nil {
+			return 0, errNoShaper
 		}
-	case l.Job != "" && p.Phase != Draining && (job == nil || !job.Running):
-		s.Phase = JobStart
-	case l.Job != "" && p.Phase != Draining:
-		s.Phase = JobRuns
+		_, err := a.opt.Shaper.Reshape(ctx, m.GPU, m.Layout)
+		return 0, err
 	}
-	return s
+	s := t.slices[0]
+	switch m.Action {
+	case Lend:
+		if s.Phase == Ready {
+			if err := a.opt.Serving.Rest(ctx, s.Slice); err != nil {
+				return 0, fmt.Errorf("put %s to sleep: %w", s.Model, err)
+			}
+		}
+		var on []gpu.Slice
+		for _, s := range t.slices {
+			on = append(on, s.Slice)
+		}
+		return 0, a.opt.Work.Start(ctx, m.Job, on)
+	case Vacate:
+		if s.Lent() {
+			if lost, err = a.opt.Work.Preempt(ctx, s.Job, s.Slice); err != nil {
+				return lost, fmt.Errorf("preempt %s: %w", s.Job, err)
+			}
+		}
+		return lost, a.opt.Serving.Empty(ctx, s.Slice)
+	case Reclaim:
+		if lost, err = a.opt.Work.Preempt(ctx, m.Job, s.Slice); err != nil {
+			return lost, fmt.Errorf("preempt %s: %w", m.Job, err)
+		}
+	}
+	return lost, a.opt.Serving.Bring(ctx, m.Model, s.Slice)
+}
+
+func (a *Arbiter) settle(o Outcome) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.core.Settle(time.Now(), o)
+	if o.Err == nil {
+		a.Kick() // a failed move is tried again by the next look, not at once
+	}
+}
+
+// record appends a decision or its outcome to the journal.
+func (a *Arbiter) record(r Record) {
+	if a.opt.Journal != nil {
+		if b, err := json.Marshal(r); err == nil {
+			if _, err := a.opt.Journal.Write(append(b, '\n')); err != nil {
+				a.log.Warn("journal not written", "error", err)
+			}
+		}
+	}
+	if a.opt.OnRecord != nil {
+		a.opt.OnRecord(r)
+	}
 }

@@ -327,7 +327,7 @@ func TestLoopCalm(t *testing.T) {
 			for _, id := range []string{"a", "b", "c"} {
 				w.submit(trainer(id))
 			}
-			r := begin(w, func(o *Options) { o.Policy.Hold = 5 * time.Second })
+			r := begin(w, func(o *Options) { o.Core.Policy.Hold = 5 * time.Second })
 			defer r.end()
 			pass(10 * time.Minute)
 			if s := r.View().Stats; s.Loans != c.loans || s.Reclaims != 0 || len(r.did("")) != c.loans {
@@ -342,7 +342,7 @@ func TestLoopSlowStart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 8, chat("m", 2.5, 1, 8))
 		w.took["start"] = 4 * time.Minute
-		r := begin(w, func(o *Options) { o.Policy.Spare = 1 })
+		r := begin(w, func(o *Options) { o.Core.Policy.Spare = 1 })
 		w.submit(Job{ID: "b", Kind: "batch", Needs: g3, MaxWidth: 1}) // it waits for good: no warm pool
 		defer r.end()
 		pass(20 * time.Minute)
@@ -356,7 +356,7 @@ func TestLoopAfterReclaim(t *testing.T) {
 		w := newWorld(t, 2, chat("m", 0.5, 1, 2))
 		w.ready("m", "s0", "s1")
 		w.submit(trainer("t"))
-		r := begin(w, func(o *Options) { o.Policy.AfterReclaim, o.Policy.Hold = time.Minute, 10*time.Second })
+		r := begin(w, func(o *Options) { o.Core.Policy.AfterReclaim, o.Core.Policy.Hold = time.Minute, 10*time.Second })
 		defer r.end()
 		pass(20 * time.Second)
 		w.load("m", 1.5)
@@ -382,10 +382,11 @@ func TestLoopLateOutcome(t *testing.T) {
 		w := newWorld(t, 1, chat("m", 0, 1, 1))
 		r := begin(w, nil)
 		r.end()
-		r.state.leases["s0"] = Lease{Gen: 7, Job: "new", Bound: time.Minute}
+		held := Lease{Gen: 7, Job: "new", Bound: time.Minute}
+		r.core.leases[0] = held
 		before := len(r.Why(Query{}))
-		r.settle(outcome{move: Move{Action: Lend, Slice: "s0", Job: "old"}, gen: 5, lost: time.Hour})
-		if l := r.state.leases["s0"]; l != (Lease{Gen: 7, Job: "new", Bound: time.Minute}) {
+		r.settle(Outcome{Move: Move{Action: Lend, Slice: "s0", Job: "old"}, Gen: 5, Lost: time.Hour})
+		if l := r.core.leases[0]; l != held {
 			t.Errorf("lease %+v was changed", l)
 		}
 		if len(r.Why(Query{})) != before || r.View().Stats.Loans != 0 {
@@ -407,7 +408,7 @@ func TestLoopShutdown(t *testing.T) {
 			t.Errorf("stopped after %v, want 14.9s: the rest of the start", took)
 		}
 		equal(t, "done", r.did("done"), []string{"start s0 m below_min"})
-		if l := r.state.leases["s0"]; l.Moving {
+		if l := r.core.leases[0]; l.Moving {
 			t.Errorf("lease %+v still moves", l)
 		}
 	})
@@ -490,7 +491,7 @@ func TestLoopObserve(t *testing.T) {
 		w := newWorld(t, 2, chat("m", 0.5, 1, 2))
 		w.ready("m", "s0", "s1")
 		w.submit(trainer("t"))
-		r := begin(w, func(o *Options) { o.Policy.Mode = ModeObserve })
+		r := begin(w, func(o *Options) { o.Core.Policy.Mode = ModeObserve })
 		defer r.end()
 		pass(9 * time.Second)
 		equal(t, "observed", r.did("observed"), []string{"lend s0 m/t surplus"})
@@ -504,7 +505,7 @@ func TestLoopObserve(t *testing.T) {
 func TestLoopKick(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := newWorld(t, 1, chat("m", 0, 1, 1))
-		r := begin(w, func(o *Options) { o.Guard, o.Plan = time.Hour, time.Hour })
+		r := begin(w, func(o *Options) { o.Core.Guard, o.Core.Plan = time.Hour, time.Hour })
 		r.Kick()
 		r.Kick() // never blocks
 		pass(time.Millisecond)
@@ -541,42 +542,46 @@ func TestLoopJournal(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		w := newWorld(t, 2, chat("m", 0, 0, 1))
-		r := begin(w, nil)
-		r.end()
-		at := func(id string, gpuIndex, start int, shape gpu.Shape) Slice {
-			return Slice{Slice: gpu.Slice{ID: id, GPU: gpuIndex, Start: start, Shape: shape}}
+	at := func(id string, gpuIndex, start int, shape gpu.Shape) gpu.Slice {
+		return gpu.Slice{ID: id, GPU: gpuIndex, Start: start, Shape: shape}
+	}
+	good := []gpu.Slice{at("a", 0, 0, g2), at("b", 0, 2, g2), at("c", 1, 0, g3)}
+	for _, c := range []struct {
+		name   string
+		slices []gpu.Slice
+		lease  Lease // of a
+		want   int
+	}{
+		{"legal", good, Lease{Gen: 1, Job: "j", Bound: 1}, 0},
+		{"overlap", []gpu.Slice{at("a", 0, 0, g2), at("b", 0, 1, g2)}, Lease{}, 1},
+		{"twice", []gpu.Slice{at("a", 0, 0, g2), at("a", 1, 0, g2)}, Lease{}, 1},
+		{"no bound", good, Lease{Gen: 1, Job: "j"}, 1},
+		{"gone", good[1:], Lease{Gen: 1, Job: "j", Bound: 1}, 1},
+	} {
+		core := testCore(t, nil)
+		o := Observation{Now: noon, Devices: []gpu.Device{{Slices: good}}, Jobs: []Job{{ID: "j", Slices: []string{"a"}}}}
+		core.Look(o)
+		core.leases[0] = c.lease
+		if c.lease.Job == "" {
+			o.Jobs = nil
 		}
-		for _, c := range []struct {
-			name   string
-			slices []Slice
-			leases map[string]Lease
-			want   int
-		}{
-			{"legal", []Slice{at("a", 0, 0, g2), at("b", 0, 2, g2), at("c", 1, 0, g3)}, map[string]Lease{"a": {Job: "j", Bound: 1}}, 0},
-			{"overlap", []Slice{at("a", 0, 0, g2), at("b", 0, 1, g2)}, nil, 1},
-			{"twice", []Slice{at("a", 0, 0, g2), at("a", 1, 0, g2)}, nil, 1},
-			{"no bound", []Slice{at("a", 0, 0, g2)}, map[string]Lease{"a": {Job: "j"}}, 1},
-			{"gone", nil, map[string]Lease{"a": {Job: "j", Bound: 1}}, 1},
-		} {
-			st := state{leases: c.leases}
-			st.check(Snapshot{Slices: c.slices}, r.log)
-			if st.stats.Violations != c.want {
-				t.Errorf("%s: %d violations, want %d", c.name, st.stats.Violations, c.want)
-			}
+		o.Devices[0].Slices = c.slices
+		core.Look(o)
+		if n := core.Stats().Violations; n != c.want {
+			t.Errorf("%s: %d violations, want %d", c.name, n, c.want)
 		}
-	})
+	}
 }
 
 func TestOptionsValidate(t *testing.T) {
 	w := newWorld(t, 1)
-	good := Options{Policy: testPolicy(), Serving: w, Work: w, Inventory: w, Guard: 1, Plan: 1, FastHorizon: 1, SlowHorizon: 1, RiseQuantile: 1, MoveTimeout: 1}
+	good := Options{Core: coreOptions(), Serving: w, Work: w, Inventory: w, MoveTimeout: 1}
 	for name, spoil := range map[string]func(*Options){
-		"nothing": nil, "policy": func(o *Options) { o.Policy.Mode = "?" }, "serving": func(o *Options) { o.Serving = nil },
+		"nothing": nil, "policy": func(o *Options) { o.Core.Policy.Mode = "?" }, "serving": func(o *Options) { o.Serving = nil },
 		"work": func(o *Options) { o.Work = nil }, "inventory": func(o *Options) { o.Inventory = nil },
-		"guard": func(o *Options) { o.Guard = 0 }, "plan": func(o *Options) { o.Plan = 0 }, "fast": func(o *Options) { o.FastHorizon = 0 },
-		"slow": func(o *Options) { o.SlowHorizon = 0 }, "quantile": func(o *Options) { o.RiseQuantile = 1.1 }, "timeout": func(o *Options) { o.MoveTimeout = 0 },
+		"guard": func(o *Options) { o.Core.Guard = 0 }, "plan": func(o *Options) { o.Core.Plan = 0 }, "fast": func(o *Options) { o.Core.FastHorizon = 0 },
+		"slow": func(o *Options) { o.Core.SlowHorizon = 0 }, "quantile": func(o *Options) { o.Core.RiseQuantile = 1.1 }, "timeout": func(o *Options) { o.MoveTimeout = 0 },
+		"geometry": func(o *Options) { o.Core.Geometry = 1 }, "shaper": func(o *Options) { o.Core.Geometry = time.Hour },
 	} {
 		o := good
 		if spoil != nil {

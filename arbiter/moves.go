@@ -1,14 +1,8 @@
 package arbiter
 
 import (
-	"context"
-	"encoding/json"
-	"fmt"
-	"log/slog"
 	"slices"
 	"time"
-
-	"aloft/gpu"
 )
 
 // Lease says who holds a slice. Gen rises with every change, so that a late
@@ -20,136 +14,144 @@ type Lease struct {
 	Bound   time.Duration // promised reclaim time of the loan
 	Moving  bool
 	Leaving bool   // moving away from a job
+	Shaping bool   // moving since its GPU is reshaped
 	To      string // while moving: the model or job it goes to
 }
 
-// outcome is how a move ended.
-type outcome struct {
-	move  Move
-	gen   uint64
-	took  time.Duration
-	lost  time.Duration
-	fast  bool // the job that gave the slice back had nothing to save
-	err   error
-	slice gpu.Slice
-}
-
-// begin enters a move in the leases and carries it out in its own goroutine.
-// The caller holds the lock.
-func (a *Arbiter) begin(ctx context.Context, m Move, now time.Time) {
-	st := &a.state
-	i := slices.IndexFunc(st.snapshot.Slices, func(s Slice) bool { return s.ID == m.Slice })
-	s := st.snapshot.Slices[i]
-	old := st.leases[m.Slice]
-	l := Lease{Gen: old.Gen + 1, Since: now, Moving: true, To: m.Model}
-	job := Job{ID: m.Job}
-	for _, j := range st.snapshot.Jobs {
-		if j.ID == m.Job {
-			job = j
-		}
-	}
-	switch m.Action {
-	case Lend:
-		l.Job, l.To, l.Bound = m.Job, m.Job, m.Bound
-	case Reclaim:
-		l.Leaving, l.Bound = true, old.Bound
-		m.Bound = old.Bound // the one that was promised, not today's
-		st.reclaims[m.Model] = now
-	}
-	st.leases[m.Slice] = l
-	a.record(Record{Time: now, Move: m, Gen: l.Gen})
-	o := outcome{move: m, gen: l.Gen, fast: job.Fast(), slice: s.Slice}
-	a.moves.Go(func() {
-		// Not ctx: a move under way at shutdown is finished or times out, so
-		// that the world it leaves is a legal one.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.opt.MoveTimeout+job.Grace)
-		defer cancel()
-		began := time.Now()
-		o.lost, o.err = a.carryOut(ctx, m, s)
-		o.took = time.Since(began)
-		a.outcome <- o
-	})
-}
-
-func (a *Arbiter) carryOut(ctx context.Context, m Move, s Slice) (lost time.Duration, err error) {
-	switch m.Action {
-	case Lend:
-		if s.Phase == Ready {
-			if err := a.opt.Serving.Rest(ctx, s.Slice); err != nil {
-				return 0, fmt.Errorf("put %s to sleep: %w", s.Model, err)
+// enter writes a decided move into the leases: assumed until Settle.
+func (c *Core) enter(m Move) Order {
+	now, gen := c.snapshot.Now, c.nextGen()
+	p := pending{}
+	if m.Action == Reshape {
+		c.shape(m, gen, now)
+	} else {
+		i := c.at[m.Slice]
+		l, old := Lease{Gen: gen, Since: now, Moving: true, To: m.Model}, c.leases[i]
+		switch m.Action {
+		case Lend:
+			l.Job, l.To, l.Bound = m.Job, m.Job, m.Bound
+			for _, id := range m.Gang {
+				c.leases[c.at[id]] = l
 			}
+		case Reclaim:
+			l.Leaving, l.Bound = true, old.Bound
+			m.Bound = old.Bound // the one that was promised, not today's
+			c.models[m.Model].reclaimed = now
+		case Vacate:
+			l.Leaving, l.Bound, l.To = old.Job != "", old.Bound, c.claimantOf(m.Slice)
 		}
-		return 0, a.opt.Work.Start(ctx, m.Job, s.Slice)
-	case Reclaim:
-		if lost, err = a.opt.Work.Preempt(ctx, m.Job, s.Slice); err != nil {
-			return lost, fmt.Errorf("preempt %s: %w", m.Job, err)
+		if k, ok := c.byJob[m.Job]; ok {
+			p.fast = c.snapshot.Jobs[k].Fast()
 		}
+		c.leases[i] = l
 	}
-	return lost, a.opt.Serving.Bring(ctx, m.Model, s.Slice)
+	p.move = m
+	c.pending[gen] = p
+	c.record(Record{Time: now, Move: m, Gen: gen})
+	return Order{m, gen}
 }
 
-// settle takes an outcome: the lease becomes firm, or is forgotten.
-func (a *Arbiter) settle(o outcome) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	st := &a.state
-	now := time.Now()
-	l := st.leases[o.move.Slice]
-	if l.Gen != o.gen {
-		a.log.Warn("late outcome refused", "slice", o.move.Slice, "gen", o.gen, "current", l.Gen)
+// shape takes the slices of a GPU that will not be there any more.
+func (c *Core) shape(m Move, gen uint64, now time.Time) {
+	c.shaping[m.GPU] = gen
+	for i := range c.leases {
+		s := &c.snapshot.Slices[i]
+		if s.GPU != m.GPU || s.Moving || s.Lent() {
+			continue
+		}
+		stays := false
+		for _, p := range m.Layout {
+			stays = stays || p.Start == s.Start && p.Profile == s.Shape.Profile
+		}
+		if !stays {
+			c.leases[i] = Lease{Gen: gen, Since: now, Moving: true, Shaping: true}
+		}
+	}
+}
+
+// claimantOf is for whom a slice is claimed; "" = nobody.
+func (c *Core) claimantOf(slice string) string {
+	for _, k := range c.claims {
+		if slices.Contains(k.Slices, slice) {
+			return k.Job + k.Model // one of them
+		}
+	}
+	return ""
+}
+
+// Settle takes an outcome: the lease becomes firm, or is forgotten.
+func (c *Core) Settle(now time.Time, o Outcome) {
+	now = c.time(now)
+	p, ok := c.pending[o.Gen]
+	if !ok {
+		c.log.Warn("late outcome refused", "slice", o.Move.Slice, "gen", o.Gen)
 		return
 	}
-	r := Record{Time: now, Move: o.move, Gen: o.gen, Took: o.took, Outcome: "done"}
-	l.Moving, l.Leaving, l.To, l.Since = false, false, "", now
-	if o.err != nil {
-		r.Outcome, r.Error = "failed", o.err.Error()
-		l.Job = "" // forget; if a job holds the slice nevertheless, the next look sees it
+	delete(c.pending, o.Gen)
+	m := p.move
+	r := Record{Time: now, Move: m, Gen: o.Gen, Took: o.Took, Outcome: "done"}
+	if o.Err != nil {
+		r.Outcome, r.Error = "failed", o.Err.Error()
 	}
-	st.ledger.Lose(o.lost)
+	c.release(m, o, now)
+	c.ledger.Lose(o.Lost)
 	switch {
-	case o.move.Action == Lend && o.err == nil:
-		st.stats.Loans++
-	case o.move.Action == Reclaim:
-		st.stats.reclaimed(o)
-		if o.took > o.move.Bound || o.err != nil {
-			st.stats.Breaches++
-			lent := 0
-			for _, x := range st.leases {
-				if x.Job != "" {
-					lent++
-				}
-			}
-			st.cap, st.calm = max(1, lent/2), now
-			r.Outcome = "bound_broken"
-			a.log.Error("reclaim bound broken", "slice", o.move.Slice, "took", o.took, "bound", o.move.Bound, "cap", st.cap, "error", r.Error)
+	case m.Action == Lend && o.Err == nil:
+		c.stats.Loans++
+	case m.Action == Reclaim:
+		c.stats.reclaimed(o, m.Bound, p.fast)
+		if o.Took > m.Bound || o.Err != nil {
+			c.breach(&r, now)
 		}
 	}
-	l.Gen++
-	st.leases[o.move.Slice] = l
-	a.record(r)
-	if o.err == nil {
-		a.Kick() // a failed move is tried again by the next look, not at once
+	c.record(r)
+}
+
+// release ends the move in the leases. What failed is forgotten; if a job holds
+// the slice nevertheless the next look sees it.
+func (c *Core) release(m Move, o Outcome, now time.Time) {
+	if m.Action == Reshape {
+		delete(c.shaping, m.GPU)
+		c.shaped[m.GPU] = now
+	}
+	for i := range c.leases { // a gang or a GPU has several
+		l := &c.leases[i]
+		if l.Gen != o.Gen {
+			continue
+		}
+		if o.Err != nil {
+			l.Job = ""
+		}
+		l.Moving, l.Leaving, l.Shaping, l.To, l.Since, l.Gen = false, false, false, "", now, c.nextGen()
 	}
 }
 
-// record keeps a decision or its outcome, logs it once, and appends it to the journal.
-func (a *Arbiter) record(r Record) {
-	a.state.history.add(r)
-	level := slog.LevelInfo
-	if r.Move.Action == Hold {
-		level = slog.LevelDebug
-	}
-	a.log.Log(context.Background(), level, "decision", "slice", r.Move.Slice, "action", r.Move.Action, "model", r.Move.Model,
-		"job", r.Move.Job, "reason", r.Move.Reason, "outcome", r.Outcome, "took", r.Took, "error", r.Error)
-	if a.opt.Journal != nil {
-		if b, err := json.Marshal(r); err == nil {
-			if _, err := a.opt.Journal.Write(append(b, '\n')); err != nil {
-				a.log.Warn("journal not written", "error", err)
-			}
+// breach answers a broken promise: the cap on loans is halved.
+func (c *Core) breach(r *Record, now time.Time) {
+	c.stats.Breaches++
+	lent := 0
+	for i := range c.leases {
+		if c.leases[i].Job != "" {
+			lent++
 		}
 	}
-	if a.opt.OnRecord != nil {
-		a.opt.OnRecord(r)
+	c.cap, c.calm = max(1, lent/2), now
+	r.Outcome = "bound_broken"
+	c.log.Error("reclaim bound broken", "slice", r.Move.Slice, "took", r.Took, "bound", r.Move.Bound, "cap", c.cap, "error", r.Error)
+}
+
+func (s *Stats) reclaimed(o Outcome, bound time.Duration, fast bool) {
+	if o.Err != nil {
+		return
+	}
+	s.Reclaims++
+	s.Bound = max(s.Bound, bound)
+	list := &s.Slow
+	if fast {
+		list = &s.Fast
+	}
+	if *list = append(*list, o.Took); len(*list) > 256 {
+		*list = (*list)[1:]
 	}
 }
 
@@ -161,21 +163,6 @@ type Stats struct {
 	Fast, Slow []time.Duration
 	// Bound is the largest bound that was promised for a reclaimed loan.
 	Bound time.Duration
-}
-
-func (s *Stats) reclaimed(o outcome) {
-	if o.err != nil {
-		return
-	}
-	s.Reclaims++
-	s.Bound = max(s.Bound, o.move.Bound)
-	list := &s.Slow
-	if o.fast {
-		list = &s.Fast
-	}
-	if *list = append(*list, o.took); len(*list) > 256 {
-		*list = (*list)[1:]
-	}
 }
 
 // P99 is the 99th percentile of all kept reclaim times; 0 with none.
@@ -199,53 +186,4 @@ func p99(d []time.Duration) time.Duration {
 	}
 	d = slices.Sorted(slices.Values(d))
 	return d[min(len(d)-1, len(d)*99/100)]
-}
-
-// noteSurplus remembers since when each model has had more than it needs.
-func (st *state) noteSurplus(now time.Time, plan Plan) {
-	for name, n := range plan.Needs {
-		switch {
-		case n.Have <= n.Fast:
-			delete(st.surplus, name)
-		case st.surplus[name].IsZero():
-			st.surplus[name] = now
-		}
-	}
-}
-
-// noteRoom remembers when nothing more could be lent.
-func (st *state) noteRoom(now time.Time, plan Plan) {
-	for _, n := range plan.Needs { // the two counts are the same for all models
-		if n.Lent >= n.Lendable {
-			st.roomFrom = now
-		}
-	}
-}
-
-// check holds the invariants that are cheap enough for every look.
-func (st *state) check(s Snapshot, log *slog.Logger) {
-	bad := func(what string, args ...any) {
-		st.stats.Violations++
-		log.Error("BUG: invariant broken: "+what, args...)
-	}
-	seen := map[string]bool{}
-	for i, a := range s.Slices {
-		if seen[a.ID] {
-			bad("slice listed twice", "slice", a.ID)
-		}
-		seen[a.ID] = true
-		for _, b := range s.Slices[:i] {
-			if a.GPU == b.GPU && a.Start < b.Start+b.Shape.MemorySlices && b.Start < a.Start+a.Shape.MemorySlices {
-				bad("slices overlap", "slice", a.ID, "other", b.ID)
-			}
-		}
-		if l := st.leases[a.ID]; l.Job != "" && l.Bound <= 0 {
-			bad("loan without a bound", "slice", a.ID, "job", l.Job)
-		}
-	}
-	for id, l := range st.leases {
-		if l.Job != "" && !seen[id] {
-			bad("loan of a slice that is gone", "slice", id, "job", l.Job)
-		}
-	}
 }

@@ -53,8 +53,8 @@ func live(t *testing.T, seed uint64) Stats {
 	faults := seed%3 > 0 // a third of the seeds is calm
 	audit := &audit{t: t, world: w, moving: map[string]Record{}}
 	r := begin(w, func(o *Options) {
-		o.Policy.Spare, o.Policy.Hold, o.Policy.AfterReclaim = rng.IntN(2), time.Duration(rng.IntN(10))*time.Second, time.Duration(rng.IntN(20))*time.Second
-		o.RiseQuantile = []float64{0.5, 0.9, 1}[rng.IntN(3)]
+		o.Core.Policy.Spare, o.Core.Policy.Hold, o.Core.Policy.AfterReclaim = rng.IntN(2), time.Duration(rng.IntN(10))*time.Second, time.Duration(rng.IntN(20))*time.Second
+		o.Core.RiseQuantile = []float64{0.5, 0.9, 1}[rng.IntN(3)]
 		o.MoveTimeout = 90 * time.Second
 		o.OnRecord = audit.record
 	})
@@ -69,15 +69,15 @@ func live(t *testing.T, seed uint64) Stats {
 	r.end()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for slice, l := range r.state.leases {
+	for slice, l := range r.core.Leases() {
 		if l.Moving {
 			t.Errorf("lease of %s still moves: %+v%s", slice, l, w.replay)
 		}
 	}
-	if s := r.state.stats; !faults && s.Breaches > 0 {
+	if s := r.core.stats; !faults && s.Breaches > 0 {
 		t.Errorf("%d bounds broken without a fault%s", s.Breaches, w.replay)
 	}
-	return r.state.stats
+	return r.core.stats
 }
 
 // stir changes something at random.
@@ -150,7 +150,7 @@ func (a *audit) record(r Record) {
 		a.bad("%v was decided while %v was under way", m, was)
 	}
 	a.moving[m.Slice] = r
-	st := &a.world.arb.state
+	st := a.world.arb.core
 	i := slices.IndexFunc(st.snapshot.Slices, func(s Slice) bool { return s.ID == m.Slice })
 	if i < 0 {
 		a.bad("%v of no slice", m)
@@ -213,7 +213,7 @@ func (a *audit) look() {
 	}
 	a.world.arb.mu.Lock()
 	defer a.world.arb.mu.Unlock()
-	for slice, l := range a.world.arb.state.leases {
+	for slice, l := range a.world.arb.core.Leases() {
 		if l.Job != "" && l.Bound <= 0 {
 			a.bad("%s is lent without a bound: %+v", slice, l)
 		}

@@ -2,6 +2,8 @@ package arbiter
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -116,8 +118,13 @@ type Query struct {
 func (a *Arbiter) Why(q Query) []Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	return a.core.Why(q)
+}
+
+// Why returns the newest decisions that a query selects, oldest first.
+func (c *Core) Why(q Query) []Record {
 	var out []Record
-	all := a.state.history.records
+	all := c.history.records
 	for i := len(all) - 1; i >= 0 && (q.Limit <= 0 || len(out) < q.Limit); i-- {
 		r := all[i]
 		if r.Time.Before(q.Since) {
@@ -145,9 +152,12 @@ type View struct {
 func (a *Arbiter) View() View {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	st := &a.state
-	v := View{Snapshot: st.snapshot, Plan: st.plan, Balance: st.ledger.Balance(), Stats: st.stats}
-	v.Stats.Fast = append([]time.Duration(nil), st.stats.Fast...)
-	v.Stats.Slow = append([]time.Duration(nil), st.stats.Slow...)
+	c := a.core
+	v := View{Snapshot: c.snapshot, Plan: c.plan, Balance: c.Balance(), Stats: c.stats}
+	s := &v.Snapshot
+	s.GPUs, s.Slices, s.Models = slices.Clone(s.GPUs), slices.Clone(s.Slices), slices.Clone(s.Models)
+	s.Jobs, s.Claims = slices.Clone(s.Jobs), slices.Clone(s.Claims)
+	v.Plan.Needs = maps.Clone(c.plan.Needs)
+	v.Stats.Fast, v.Stats.Slow = slices.Clone(c.stats.Fast), slices.Clone(c.stats.Slow)
 	return v
 }

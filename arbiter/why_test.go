@@ -95,7 +95,7 @@ func TestWhy(t *testing.T) {
 		r.end()
 		start := time.Now()
 		for i := range 10 {
-			r.state.history.add(Record{Time: start.Add(time.Duration(i) * time.Second), Gen: uint64(i),
+			r.core.history.add(Record{Time: start.Add(time.Duration(i) * time.Second), Gen: uint64(i),
 				Move: Move{Slice: fmt.Sprintf("s%d", i%2), Job: fmt.Sprintf("j%d", i%5), Model: "s"}})
 		}
 		for _, c := range []struct {
@@ -129,12 +129,12 @@ func TestStats(t *testing.T) {
 		t.Errorf("horizons %v %v before anything was measured", f, l)
 	}
 	for i := range 300 {
-		s.reclaimed(outcome{took: time.Duration(i) * time.Millisecond, fast: true, move: Move{Bound: time.Second}})
+		s.reclaimed(Outcome{Took: time.Duration(i) * time.Millisecond}, time.Second, true)
 	}
 	for range 5 {
-		s.reclaimed(outcome{took: 8 * time.Second, move: Move{Bound: 9 * time.Second}})
+		s.reclaimed(Outcome{Took: 8 * time.Second}, 9*time.Second, false)
 	}
-	s.reclaimed(outcome{took: time.Hour, err: errors.New("failed"), move: Move{Bound: time.Hour}})
+	s.reclaimed(Outcome{Took: time.Hour, Err: errors.New("failed")}, time.Hour, false)
 	if s.Reclaims != 305 || s.Bound != 9*time.Second || len(s.Fast) != 256 || len(s.Slow) != 5 {
 		t.Errorf("%d reclaims, bound %v, %d fast, %d slow", s.Reclaims, s.Bound, len(s.Fast), len(s.Slow))
 	}

@@ -62,20 +62,14 @@ func (w *world) List(context.Context) ([]gpu.Device, error) {
 func (w *world) Usage(context.Context, string) (gpu.Usage, error) { return gpu.Usage{}, nil }
 func (w *world) Close() error                                     { return nil }
 
-func (w *world) Models(time.Time) []Model {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Clone(w.models)
-}
-
-func (w *world) Replicas() []Placed {
+func (w *world) Observe(time.Time) ([]Model, []Placed) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out []Placed
 	for _, r := range w.replicas {
 		out = append(out, *r)
 	}
-	return out
+	return slices.Clone(w.models), out
 }
 
 func (w *world) Jobs() []Job {
@@ -199,6 +193,16 @@ func (w *world) Rest(ctx context.Context, s gpu.Slice) error {
 	return nil
 }
 
+func (w *world) Empty(ctx context.Context, s gpu.Slice) error {
+	err := w.wait(ctx, "empty", "", s.ID)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		w.replicas = slices.DeleteFunc(w.replicas, func(r *Placed) bool { return r.Slice == s.ID })
+	}
+	return err
+}
+
 func (w *world) job(id string) *Job { // the caller holds the lock
 	for _, j := range w.jobs {
 		if j.ID == id {
@@ -208,24 +212,28 @@ func (w *world) job(id string) *Job { // the caller holds the lock
 	return nil
 }
 
-func (w *world) Start(ctx context.Context, id string, s gpu.Slice) error {
+func (w *world) Start(ctx context.Context, id string, on []gpu.Slice) error {
 	w.mu.Lock()
 	j := w.job(id)
 	if j == nil {
 		w.mu.Unlock()
 		return errors.New("no such job")
 	}
-	w.mustBeFree(s.ID, id)
-	if len(j.Slices) >= j.MaxWidth {
-		w.t.Errorf("%s is given %s while it holds %v, at most %d%s", id, s.ID, j.Slices, j.MaxWidth, w.replay)
+	if len(j.Slices)+len(on) > j.MaxWidth {
+		w.t.Errorf("%s is given %v while it holds %v, at most %d%s", id, on, j.Slices, j.MaxWidth, w.replay)
 	}
-	j.Slices = append(j.Slices, s.ID)
+	for _, s := range on {
+		w.mustBeFree(s.ID, id)
+		j.Slices = append(j.Slices, s.ID)
+	}
 	w.mu.Unlock()
-	err := w.wait(ctx, "start job", id, s.ID)
+	err := w.wait(ctx, "start job", id, on[0].ID)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
-		j.leave(s.ID)
+		for _, s := range on {
+			j.leave(s.ID)
+		}
 		return err
 	}
 	j.Running = len(j.Slices) > 0
@@ -320,12 +328,29 @@ type running struct {
 	done    chan struct{}
 }
 
+func coreOptions() CoreOptions {
+	return CoreOptions{Policy: testPolicy(), Guard: 500 * time.Millisecond, Plan: 2 * time.Second,
+		FastHorizon: 5 * time.Second, SlowHorizon: 10 * time.Second, RiseQuantile: 0.5}
+}
+
+func testCore(t testing.TB, change func(*CoreOptions)) *Core {
+	t.Helper()
+	o := coreOptions()
+	if change != nil {
+		change(&o)
+	}
+	c, err := NewCore(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // begin starts the loop with quick periods: guard 0.5 s, plan 2 s. The test goes
 // on 0.1 s later, so that what it does falls between two looks.
 func begin(w *world, change func(*Options)) *running {
 	r := &running{world: w, logged: &bytes.Buffer{}, done: make(chan struct{})}
-	o := Options{Policy: testPolicy(), Serving: w, Work: w, Inventory: w, Guard: 500 * time.Millisecond, Plan: 2 * time.Second,
-		FastHorizon: 5 * time.Second, SlowHorizon: 10 * time.Second, RiseQuantile: 0.5, MoveTimeout: 5 * time.Minute,
+	o := Options{Core: coreOptions(), Serving: w, Work: w, Inventory: w, MoveTimeout: 5 * time.Minute,
 		OnRecord: func(rec Record) { r.records = append(r.records, rec) }}
 	if change != nil {
 		change(&o)

@@ -259,8 +259,9 @@ func (s *server) openArbiter(context.Context) error {
 	s.work = &work{jobs: s.jobs, serving: s.serving, width: s.conf.Jobs.BatchWidth, log: s.log.Warn, began: map[string]time.Time{},
 		shape: s.shape}
 	var err error
-	s.arbiter, err = arbiter.New(arbiter.Options{Policy: s.conf.policy(), Serving: s.serving, Work: s.work, Inventory: s.inventory,
-		Guard: a.Guard, Plan: a.Plan, FastHorizon: a.FastHorizon, SlowHorizon: a.SlowHorizon, RiseQuantile: a.RiseQuantile,
+	core := arbiter.CoreOptions{Policy: s.conf.policy(), Guard: a.Guard, Plan: a.Plan,
+		FastHorizon: a.FastHorizon, SlowHorizon: a.SlowHorizon, RiseQuantile: a.RiseQuantile}
+	s.arbiter, err = arbiter.New(arbiter.Options{Core: core, Serving: s.serving, Work: s.work, Inventory: s.inventory,
 		MoveTimeout: s.conf.Pool.StartTimeout, Journal: s.journal}, s.log)
 	return err
 }

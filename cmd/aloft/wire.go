@@ -225,8 +225,12 @@ func (s *serving) notify(replicas []pool.Replica) {
 	s.changed = make(chan struct{})
 }
 
-// Models implements arbiter.Serving.
-func (s *serving) Models(now time.Time) []arbiter.Model {
+// Observe implements arbiter.Serving.
+func (s *serving) Observe(now time.Time) ([]arbiter.Model, []arbiter.Placed) {
+	return s.modelLoads(now), s.placed()
+}
+
+func (s *serving) modelLoads(now time.Time) []arbiter.Model {
 	timings := s.pool.Timings()
 	set := s.set.Load()
 	out := make([]arbiter.Model, 0, len(set.order))
@@ -292,9 +296,9 @@ var phases = map[pool.State]arbiter.Phase{
 	pool.Ready: arbiter.Ready, pool.Draining: arbiter.Draining, pool.Sleeping: arbiter.Asleep,
 }
 
-// Replicas implements arbiter.Serving. While a replica is replaced its slice has
-// two: the ready one counts.
-func (s *serving) Replicas() []arbiter.Placed {
+// placed lists the replicas. While one is replaced its slice has two: the ready
+// one counts.
+func (s *serving) placed() []arbiter.Placed {
 	var out []arbiter.Placed
 	all := s.pool.Replicas()
 	slices.SortStableFunc(all, func(a, b pool.Replica) int { return cmp.Compare(serves(b), serves(a)) })
@@ -345,6 +349,20 @@ func (s *serving) Rest(ctx context.Context, slice gpu.Slice) error {
 		}
 	}
 	return fmt.Errorf("no ready replica on %s", slice.ID)
+}
+
+// Empty implements arbiter.Serving.
+func (s *serving) Empty(ctx context.Context, slice gpu.Slice) error {
+	for _, r := range s.pool.Replicas() {
+		if r.Slice.ID != slice.ID || r.Job != "" {
+			continue
+		}
+		_ = s.pool.Stop(r.ID) // it may be on its way out already
+		if err := s.await(ctx, r.ID, pool.Stopped); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Tune implements arbiter.Serving.

@@ -141,7 +141,7 @@ func latest(a, b time.Time) time.Time {
 const undoTime = 10 * time.Second
 
 // Start implements arbiter.Work.
-func (w *work) Start(ctx context.Context, id string, slice gpu.Slice) error {
+func (w *work) Start(ctx context.Context, id string, on []gpu.Slice) error {
 	j, err := w.jobs.Get(ctx, id)
 	if err != nil {
 		return err
@@ -150,14 +150,15 @@ func (w *work) Start(ctx context.Context, id string, slice gpu.Slice) error {
 		w.mu.Lock()
 		w.began[id] = time.Now()
 		w.mu.Unlock()
-		return w.jobs.Start(ctx, id, []gpu.Slice{slice})
+		return w.jobs.Start(ctx, id, on)
 	}
+	slice := on[0] // a batch is no gang
 	m := w.serving.named(j.Model)
 	if m == nil {
 		return fmt.Errorf("start %s: %w", id, backends.ErrUnknownModel)
 	}
 	if len(j.Slices) == 0 {
-		if err := w.jobs.Start(ctx, id, []gpu.Slice{slice}); err != nil {
+		if err := w.jobs.Start(ctx, id, on); err != nil {
 			return err
 		}
 	}
