@@ -57,6 +57,7 @@ var mayImport = map[string][]string{
 	"sim":                    {"arbiter"},
 	"sim/batching":           {"backends", "backends/synthetic/law", "batcher", "loadgen/arrivals"},
 	"sim/scenario":           {"backends/synthetic/law", "configs", "loadgen/arrivals"},
+	"sim/serving":            {"batcher"},
 }
 
 // only lists imports from outside that few folders keep to themselves.

@@ -1,0 +1,137 @@
+package serving
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+const (
+	// buckets is how many seconds of arrivals are remembered, the present one
+	// included.
+	buckets = 60
+	// window is how far back latencies are judged, as the batcher does; samples is
+	// how many are kept at most.
+	window  = 10 * time.Second
+	samples = 4096
+
+	// Batch rows take what serving leaves of a ready replica, up to rowsUpTo of it,
+	// and get rowsEfficiency of that done: figures of the prototype
+	// (research/arbiter-prototype.md, section 3), not of a measurement.
+	rowsUpTo       = 0.85
+	rowsEfficiency = 0.8
+)
+
+// load is what the arbiter is told of.
+type load struct {
+	work    [buckets]float64
+	second  int64 // the bucket of now
+	waiting int
+	running int
+	times   [samples]sample // a ring
+	next    int
+	scratch []time.Duration
+	top     []time.Duration
+	ordered [buckets]float64
+}
+
+// sample is a first token: when, and how long it took. A request whose SLO is wider
+// for its length counts with its time scaled to the shortest's SLO, so that one
+// target judges all.
+type sample struct{ at, took time.Duration }
+
+// Load is a model's load at a moment. Work is good until the next call.
+type Load struct {
+	// Work is what arrived in each of the last seconds, newest last, in seconds of a
+	// replica: prompts over the prefill rate, or merged calls at the knee.
+	Work             []float64
+	Waiting, Running int
+	// P99 is of the first tokens of the last 10 s, Samples how many those are.
+	P99     time.Duration
+	Samples int
+}
+
+func (l *load) advance(now time.Duration) {
+	second := int64(now / time.Second)
+	for n := min(second-l.second, buckets); n > 0; n-- {
+		l.work[(second-n+1)%buckets] = 0
+	}
+	l.second = max(l.second, second)
+}
+
+func (l *load) arrived(now time.Duration, work float64) {
+	l.advance(now)
+	l.work[l.second%buckets] += work
+}
+
+// firstToken notes the latency of q's.
+func (s *Server) firstToken(q *request) {
+	took := q.first - q.at
+	if own := s.opt.SLO.TTFT + time.Duration(q.in)*s.opt.SLO.PerInput; s.opt.SLO.PerInput > 0 {
+		took = time.Duration(float64(took) * float64(s.opt.SLO.TTFT) / float64(own))
+	}
+	s.times[s.next%samples] = sample{s.now, took}
+	s.next++
+}
+
+// Load describes the model at now.
+func (s *Server) Load(now time.Duration) Load {
+	s.Step(now)
+	l := &s.load
+	l.advance(now)
+	for i := range l.ordered {
+		l.ordered[i] = l.work[(l.second+1+int64(i))%buckets]
+	}
+	l.scratch = l.scratch[:0]
+	for i := l.next - 1; i >= max(0, l.next-samples) && now-l.times[i%samples].at <= window; i-- {
+		l.scratch = append(l.scratch, l.times[i%samples].took)
+	}
+	return Load{Work: l.ordered[:], Waiting: l.waiting, Running: l.running, P99: l.p99(l.scratch), Samples: len(l.scratch)}
+}
+
+// p99 is the 99th of a hundred values, by rank. Only the largest are sorted, since
+// it is asked for twice a second.
+func (l *load) p99(took []time.Duration) time.Duration {
+	n := len(took)
+	if n == 0 {
+		return 0
+	}
+	above := n - (n*99+99)/100
+	top := l.top[:0] // falling
+	for _, t := range took {
+		if len(top) > above && t <= top[above] {
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(top, t, func(a, b time.Duration) int { return cmp.Compare(b, a) })
+		top = slices.Insert(top, i, t)
+		top = top[:min(len(top), above+1)]
+	}
+	l.top = top
+	return top[above]
+}
+
+// SetRows says whether batch rows ride in ready replicas. The rows are a stated
+// model: there are always enough, they take nothing from requests, and they give
+// their share back within a step.
+func (s *Server) SetRows(now time.Duration, on bool) {
+	if on != s.rows {
+		s.RowsUseful(now)
+		s.rows = on
+	}
+}
+
+// RowsUseful is what the rows have done so far, in seconds of a replica.
+func (s *Server) RowsUseful(now time.Duration) float64 {
+	s.Step(now)
+	for _, r := range s.replicas {
+		if r != nil {
+			r.advance(s, now)
+		}
+	}
+	return s.rowed
+}
+
+// rowsOf is what rows get done in a second of a replica of which serving uses so
+// much.
+func rowsOf(use float64) float64 { return rowsEfficiency * math.Max(0, rowsUpTo-use) }
