@@ -346,6 +346,7 @@ func fields(list *ast.FieldList, freeContext bool) int {
 // goroutine, a file or a network: whoever calls them can replay them.
 var pure = []string{
 	"arbiter/arbiter.go", "arbiter/decide.go", "arbiter/need.go", "arbiter/ledger.go",
+	"arbiter/place.go", "arbiter/reshape.go",
 	"backends/openai", "backends/synthetic/law",
 	"batcher/admit.go", "batcher/affinity.go", "batcher/core.go", "batcher/fill.go", "batcher/hedge.go", "batcher/fit.go", "batcher/kv.go", "batcher/order.go", "batcher/replicas.go",
 	"gateway/keys/limits.go", "gpu/mig.go", "gpu/layout.go", "gpu/families.go",
