@@ -72,6 +72,7 @@ var only = map[string][]string{
 	"go.etcd.io/bbolt":             {"jobs/boltstore"},
 	"gocloud.dev/blob/fileblob":    {"cmd"},
 	"github.com/alecthomas/kong":   {"cmd"},
+	"github.com/robfig/cron":       {"cmd"},
 	"github.com/caarlos0/env":      {"cmd"},
 	"github.com/goccy/go-yaml":     {"cmd", "gateway/keys", "loadgen", "sim/scenario"}, // a report repeats its profile
 	"github.com/prometheus":        {"cmd", "pool"},                                    // pool parses engines' metrics

@@ -117,6 +117,15 @@ func NewCore(o CoreOptions) (*Core, error) {
 	return &Core{opt: o, log: log, cap: noCap, scene: newScene(), models: map[string]*memory{}, timeouts: timeouts{}}, nil
 }
 
+// SetPolicy is the policy from the next look on.
+func (c *Core) SetPolicy(p Policy) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	c.opt.Policy = p
+	return nil
+}
+
 // Due reports whether the guard period is over.
 func (c *Core) Due(now time.Time) bool { return now.Add(c.skew).Sub(c.now) >= c.opt.Guard }
 

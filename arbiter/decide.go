@@ -32,6 +32,28 @@ type Policy struct {
 	Spare        int           // ready replicas kept over need, shared by all models
 	MaxEta       float64       // the batcher's patience when jobs wait
 	Budget       Budget
+	Risk         Risk
+	Tenants      []Share // who is not listed has weight 1 and no limit
+	// ClosedSlices and ClosedGPUs are left alone while a maintenance window is
+	// open: no move begins there.
+	ClosedSlices []string
+	ClosedGPUs   []int
+}
+
+// Risk is how sure a loan must be.
+type Risk string
+
+// The risks; "" is Normal.
+const (
+	Normal Risk = "normal"
+	Strict Risk = "strict" // lend only below the worst rise ever seen
+)
+
+// Share is what the jobs of one tenant may borrow.
+type Share struct {
+	Tenant      string
+	Weight      float64 // of what is borrowed, among all who want
+	BorrowLimit float64 // in slice weights; 0 = no limit
 }
 
 // Budget is what each rung of the reclaim ladder may take. A loan's bound is
@@ -47,6 +69,8 @@ func (p Policy) Validate() error {
 	switch {
 	case p.Mode != ModeLend && p.Mode != ModeStatic && p.Mode != ModeObserve:
 		return fmt.Errorf("arbiter: mode is %q, want lend, static or observe", p.Mode)
+	case p.Risk != "" && p.Risk != Normal && p.Risk != Strict:
+		return fmt.Errorf("arbiter: risk is %q, want normal or strict", p.Risk)
 	case p.LendAbove <= p.ReclaimBelow:
 		return fmt.Errorf("arbiter: lend_above is %g, want more than reclaim_below (%g)", p.LendAbove, p.ReclaimBelow)
 	case p.Rho <= 0 || p.Rho > 1:

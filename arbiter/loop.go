@@ -137,6 +137,14 @@ func (a *Arbiter) Run(ctx context.Context) {
 	}
 }
 
+// SetPolicy is the policy from the next look on, which comes at once.
+func (a *Arbiter) SetPolicy(p Policy) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.Kick()
+	return a.core.SetPolicy(p)
+}
+
 // look observes, lets the core decide, and starts the moves.
 func (a *Arbiter) look(ctx context.Context) {
 	now := time.Now()

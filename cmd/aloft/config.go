@@ -14,7 +14,6 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/parser"
 
-	"aloft/arbiter"
 	"aloft/configs"
 	"aloft/gpu/simulated"
 	"aloft/jobs"
@@ -47,6 +46,7 @@ type LogConfig struct {
 type NodeConfig struct {
 	Devices   string         `yaml:"devices"` // auto, nvml, simulated
 	Simulated []SimulatedGPU `yaml:"simulated"`
+	Price     float64        `yaml:"price"` // USD per GPU-hour; slices by their weight
 }
 
 // SimulatedGPU is one modelled GPU.
@@ -64,26 +64,26 @@ type EngineConfig struct {
 
 // ModelConfig is one served model.
 type ModelConfig struct {
-	Name      string   `yaml:"name"`
-	Aliases   []string `yaml:"aliases"`
-	Engine    string   `yaml:"engine"` // llama, synthetic, command
-	Files     `yaml:",inline"`
-	Command   []string          `yaml:"command"` // engine command: argument list with {port}
-	Env       map[string]string `yaml:"env"`
-	Sleep     string            `yaml:"sleep"` // engine command: http or pause
-	Endpoints []string          `yaml:"endpoints"`
-	Shape     string            `yaml:"shape"`
-	Replicas  ReplicasConfig    `yaml:"replicas"`
-	Slots     int               `yaml:"slots"`
-	Context   int               `yaml:"context"`
-	Memory    int64             `yaml:"memory"` // bytes that an engine needs free on its slice before it starts; 0 = it just starts
-	Target    time.Duration     `yaml:"target"`
-	Batch     BatchConfig       `yaml:"batch"`
-	Law       LawConfig         `yaml:"law"`      // engine synthetic
-	Adapters  []string          `yaml:"adapters"` // LoRA, asked for as MODEL:ADAPTER; the engine has them by these names
-	Affinity  AffinityConfig    `yaml:"affinity"`
-	Hedge     bool              `yaml:"hedge"` // ask a second replica when a short unary call is slower than its p95
-	Overflow  *OverflowConfig   `yaml:"overflow"`
+	Name         string   `yaml:"name"`
+	Aliases      []string `yaml:"aliases"`
+	Engine       string   `yaml:"engine"` // llama, synthetic, command
+	Files        `yaml:",inline"`
+	Command      []string          `yaml:"command"` // engine command: argument list with {port}
+	Env          map[string]string `yaml:"env"`
+	Sleep        string            `yaml:"sleep"` // engine command: http or pause
+	Endpoints    []string          `yaml:"endpoints"`
+	Shape        string            `yaml:"shape"`
+	LimitsConfig `yaml:",inline"`
+	Slots        int             `yaml:"slots"`
+	Context      int             `yaml:"context"`
+	Memory       int64           `yaml:"memory"` // bytes that an engine needs free on its slice before it starts; 0 = it just starts
+	Target       time.Duration   `yaml:"target"`
+	Batch        BatchConfig     `yaml:"batch"`
+	Law          LawConfig       `yaml:"law"`      // engine synthetic
+	Adapters     []string        `yaml:"adapters"` // LoRA, asked for as MODEL:ADAPTER; the engine has them by these names
+	Affinity     AffinityConfig  `yaml:"affinity"`
+	Hedge        bool            `yaml:"hedge"` // ask a second replica when a short unary call is slower than its p95
+	Overflow     *OverflowConfig `yaml:"overflow"`
 }
 
 // Files are a model's files.
@@ -114,33 +114,6 @@ type BatchConfig struct {
 type LawConfig struct {
 	Alpha time.Duration `yaml:"alpha"`
 	Beta  time.Duration `yaml:"beta"` // per token
-}
-
-// ArbiterConfig holds the arbiter's marks, periods and budgets.
-type ArbiterConfig struct {
-	Mode         string        `yaml:"mode"`
-	Guard        time.Duration `yaml:"guard"`
-	Plan         time.Duration `yaml:"plan"`
-	Hold         time.Duration `yaml:"hold"`
-	AfterReclaim time.Duration `yaml:"after_reclaim"`
-	MinSamples   int           `yaml:"min_samples"`
-	Rho          float64       `yaml:"rho"`
-	Window       time.Duration `yaml:"window"`
-	RiseQuantile float64       `yaml:"rise_quantile"`
-	FastHorizon  time.Duration `yaml:"fast_horizon"`
-	SlowHorizon  time.Duration `yaml:"slow_horizon"`
-	LendAbove    float64       `yaml:"lend_above"`
-	ReclaimBelow float64       `yaml:"reclaim_below"`
-	Spare        int           `yaml:"spare"`
-	MaxEta       float64       `yaml:"max_eta"`
-	Budget       BudgetConfig  `yaml:"budget"`
-}
-
-// BudgetConfig is what each rung of the reclaim ladder may take.
-type BudgetConfig struct {
-	Detect time.Duration `yaml:"detect"`
-	Kill   time.Duration `yaml:"kill"`
-	Back   time.Duration `yaml:"back"`
 }
 
 // PoolConfig bounds the steps of a replica.
@@ -207,7 +180,7 @@ func defaults() Config {
 		Listen: "127.0.0.1:8080",
 		Log:    LogConfig{Level: "info", Format: "text"},
 		Node:   NodeConfig{Devices: "auto", Simulated: []SimulatedGPU{{Family: "A100-80GB", Layout: slices.Repeat([]string{"1g.10gb"}, 7)}}},
-		Arbiter: ArbiterConfig{Mode: "lend", Guard: 500 * time.Millisecond, Plan: 10 * time.Second,
+		Arbiter: ArbiterConfig{Mode: "lend", Risk: "normal", Guard: 500 * time.Millisecond, Plan: 10 * time.Second,
 			Hold: 30 * time.Second, AfterReclaim: 60 * time.Second, MinSamples: 100, Rho: 0.8, Window: 30 * time.Second,
 			RiseQuantile: 0.999, FastHorizon: 5 * time.Second, SlowHorizon: 35 * time.Second,
 			LendAbove: 0.35, ReclaimBelow: 0.15, Spare: 1, MaxEta: 0.8,
@@ -363,6 +336,9 @@ func (c *Config) validate() error {
 	if !slices.Contains([]string{"auto", "nvml", "simulated"}, c.Node.Devices) {
 		return at("node.devices", "%q, want auto, nvml or simulated", c.Node.Devices)
 	}
+	if c.Node.Price < 0 {
+		return at("node.price", "%g, want 0 or more", c.Node.Price)
+	}
 	if err := c.simulated().Validate(); err != nil {
 		return at("node.simulated", "%w", err)
 	}
@@ -372,8 +348,11 @@ func (c *Config) validate() error {
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		return at("log.format", "%q, want text or json", c.Log.Format)
 	}
-	if err := c.policy().Validate(); err != nil {
+	if err := c.policy(time.Time{}).Validate(); err != nil {
 		return at("arbiter", "%w", err)
+	}
+	if err := c.Arbiter.validate(c); err != nil {
+		return err
 	}
 	for i, t := range c.templates() {
 		if err := t.Validate(); err != nil {
@@ -434,13 +413,6 @@ func (c *Config) simulated() simulated.Options {
 		o.GPUs = append(o.GPUs, simulated.GPU{Family: g.Family, Model: g.Model, Bytes: g.Bytes, Layout: g.Layout})
 	}
 	return o
-}
-
-func (c *Config) policy() arbiter.Policy {
-	a := c.Arbiter
-	return arbiter.Policy{Mode: arbiter.Mode(a.Mode), LendAbove: a.LendAbove, ReclaimBelow: a.ReclaimBelow, Hold: a.Hold,
-		AfterReclaim: a.AfterReclaim, MinSamples: a.MinSamples, Rho: a.Rho, Spare: a.Spare, MaxEta: a.MaxEta,
-		Budget: arbiter.Budget{Detect: a.Budget.Detect, Kill: a.Budget.Kill, Back: a.Budget.Back}}
 }
 
 func (c *Config) templates() []jobs.Template {

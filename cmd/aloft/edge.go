@@ -244,7 +244,7 @@ type statusSource struct{ *server }
 // Status implements gateway.Status.
 func (s statusSource) Status() any {
 	v := s.arbiter.View()
-	out := Status{Time: time.Now(), Uptime: time.Since(s.began).Seconds(), Mode: s.conf.Arbiter.Mode, Ledger: v.Balance}
+	out := Status{Time: time.Now(), Uptime: time.Since(s.began).Seconds(), Mode: s.current.Load().Arbiter.Mode, Ledger: v.Balance}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	devices, err := s.inventory.List(ctx)

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // windows have time zones, and a container may have none
 
 	"github.com/alecthomas/kong"
 )

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -20,12 +21,14 @@ import (
 
 // reloadable are the keys that a running server takes from a changed file, with
 // all below them. Everything else needs a restart.
-var reloadable = []string{"models", "jobs.templates", "log.level", "engine.library"}
+var reloadable = []string{"models", "jobs.templates", "log.level", "engine.library", "node.price",
+	"arbiter.mode", "arbiter.risk", "arbiter.hold", "arbiter.after_reclaim", "arbiter.rho", "arbiter.lend_above", "arbiter.reclaim_below",
+	"arbiter.spare", "arbiter.max_eta", "arbiter.budget", "arbiter.tenants", "arbiter.windows"}
 
 // reloading is what a server needs to take a changed configuration.
 type reloading struct {
 	load     func() (*Config, error)
-	current  *Config // the newest that was taken; belongs to reload
+	current  atomic.Pointer[Config] // the newest that was taken; only reload changes it
 	level    *slog.LevelVar
 	retiring sync.WaitGroup // batchers that answer what they still hold
 }
@@ -53,7 +56,8 @@ func (s *server) reload() (changed []string, err error) {
 	if err != nil {
 		return nil, next.located(err)
 	}
-	changed = changes(s.current, next)
+	current := s.current.Load()
+	changed = changes(current, next)
 	if err := s.serving.pool.SetModels(models); err != nil {
 		return nil, err
 	}
@@ -64,13 +68,12 @@ func (s *server) reload() (changed []string, err error) {
 	s.level.Set(level)
 	s.serving.markOld(s.serving.pool.Replicas())
 	s.serving.swap(set)
-	if s.way.cache != nil && !reflect.DeepEqual(s.current.Models, next.Models) {
+	if s.way.cache != nil && !reflect.DeepEqual(current.Models, next.Models) {
 		s.way.cache.Purge() // a changed model may have other vectors
 	}
-	s.current = next
+	s.current.Store(next)
 	s.retire(old, set)
-	s.arbiter.Kick()
-	return changed, nil
+	return changed, s.decideBy(time.Now())
 }
 
 // differs returns the path of the first key that two configurations have
@@ -122,6 +125,8 @@ func changes(old, next *Config) []string {
 		"job templates":  reflect.DeepEqual(old.Jobs.Templates, next.Jobs.Templates),
 		"log level":      old.Log.Level == next.Log.Level,
 		"engine library": old.Engine.Library == next.Engine.Library,
+		"arbiter":        reflect.DeepEqual(old.Arbiter, next.Arbiter),
+		"price":          old.Node.Price == next.Node.Price,
 	} {
 		if !same {
 			out = append(out, name+" changed")

@@ -78,7 +78,8 @@ const stopBound = 60 * time.Second
 // was started is stopped also when a later part fails to start. load reads the
 // configuration again, as it is now.
 func runServer(ctx context.Context, conf *Config, load func() (*Config, error), stdout, stderr io.Writer) (err error) {
-	s := &server{conf: conf, reloading: reloading{load: load, current: conf, level: new(slog.LevelVar)}, began: time.Now()}
+	s := &server{conf: conf, reloading: reloading{load: load, level: new(slog.LevelVar)}, began: time.Now()}
+	s.current.Store(conf)
 	s.log = conf.logger(stderr, s.level)
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopBound)
@@ -256,10 +257,15 @@ func (s *server) openPool(context.Context) error {
 // gateway, so that comes first.
 func (s *server) openArbiter(context.Context) error {
 	a := s.conf.Arbiter
+	open := s.conf.openWindows(time.Now())
+	s.serving.open.Store(&open)
+	if missing := s.conf.unknownSlices(s.devices); len(missing) > 0 {
+		s.log.Warn("slices of the configuration that no device has", "slices", missing)
+	}
 	s.work = &work{jobs: s.jobs, serving: s.serving, width: s.conf.Jobs.BatchWidth, log: s.log.Warn, began: map[string]time.Time{},
 		shape: s.shape}
 	var err error
-	core := arbiter.CoreOptions{Policy: s.conf.policy(), Guard: a.Guard, Plan: a.Plan,
+	core := arbiter.CoreOptions{Policy: s.conf.policy(time.Now()), Guard: a.Guard, Plan: a.Plan,
 		FastHorizon: a.FastHorizon, SlowHorizon: a.SlowHorizon, RiseQuantile: a.RiseQuantile}
 	s.arbiter, err = arbiter.New(arbiter.Options{Core: core, Serving: s.serving, Work: s.work, Inventory: s.inventory,
 		MoveTimeout: s.conf.Pool.StartTimeout, Journal: s.journal}, s.log)
@@ -319,6 +325,10 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	s.onStop("address", func(context.Context) error { _ = os.Remove(s.path("run", "address")); return nil })
+	watching, stopWatching := context.WithCancel(context.WithoutCancel(ctx))
+	watched := make(chan struct{})
+	go func() { s.tendWindows(watching); close(watched) }()
+	s.onStop("windows", func(context.Context) error { stopWatching(); <-watched; return nil })
 	saving, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
 	saved := make(chan struct{})
 	go func() { s.way.spending.run(saving, s.log.Warn); close(saved) }()

@@ -89,6 +89,7 @@ func (m *served) listed() gateway.Model {
 type serving struct {
 	pool *pool.Pool
 	set  atomic.Pointer[modelSet]
+	open atomic.Pointer[[]WindowConfig] // the maintenance windows that are open; nil = none
 
 	mu       sync.Mutex
 	changed  chan struct{}                 // closed and replaced whenever a replica changes
@@ -234,10 +235,14 @@ func (s *serving) modelLoads(now time.Time) []arbiter.Model {
 	timings := s.pool.Timings()
 	set := s.set.Load()
 	out := make([]arbiter.Model, 0, len(set.order))
+	var open []WindowConfig
+	if p := s.open.Load(); p != nil {
+		open = *p
+	}
 	for _, name := range set.order {
 		m := set.models[name]
 		sig := m.batcher.Signals(now)
-		a := arbiter.Model{Name: name, Needs: m.needs, Min: m.Replicas.Min, Max: m.Replicas.Max,
+		a := arbiter.Model{Name: name, Needs: m.needs, Min: m.Replicas.Min, Max: m.Replicas.Max, Limits: m.limits(open),
 			Target: m.Target, P99: sig.First.P99, Samples: sig.First.Samples,
 			Back: timings[pool.Step{Model: name, Name: "wake"}].P99,
 			Out:  timings[pool.Step{Model: name, Name: "sleep"}].P99}

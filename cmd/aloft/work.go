@@ -55,7 +55,7 @@ func (w *work) Jobs() []arbiter.Job {
 			continue // stored when the node was another: it waits for one on which it fits
 		}
 		a := arbiter.Job{ID: j.ID, Kind: string(j.Kind), Needs: needs, MaxWidth: 1, // Start gives a program one slice
-			Priority: j.Priority, Created: j.Created, Model: j.Model, Grace: j.Grace, Slices: j.Slices, Running: j.State == jobs.Running}
+			Tenant: j.Tenant, Priority: j.Priority, Created: j.Created, Model: j.Model, Grace: j.Grace, Slices: j.Slices, Running: j.State == jobs.Running}
 		if j.Kind == jobs.KindBatch {
 			if !w.batch(&a, j, offline[j.ID]) {
 				continue
