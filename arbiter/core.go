@@ -68,6 +68,7 @@ type Core struct {
 	calm             time.Time // since when no bound was broken
 	planned, reshape time.Time // the last plan, and the last that might reshape
 	roomFrom         time.Time // the last look at which nothing more could be lent
+	surplus          int       // ready replicas over the need of their models, as of the last look
 	risen            time.Time // the last second that was learned from
 }
 
@@ -136,7 +137,7 @@ func (c *Core) Look(o Observation) []Order {
 	c.observe(o, now)
 	c.check()
 	s := &c.snapshot
-	c.ledger.Advance(*s)
+	c.ledger.Advance(*s, c.gaps())
 	c.learn(s)
 	if s.Plan = now.Sub(c.planned) >= c.opt.Plan; s.Plan {
 		c.planned = now
@@ -204,9 +205,11 @@ func (c *Core) learn(s *Snapshot) {
 // nothing more could be lent, and what was held.
 func (c *Core) note() {
 	now := c.snapshot.Now
+	c.surplus = 0
 	for i := range c.snapshot.Models {
 		name := c.snapshot.Models[i].Name
 		mem, n := c.models[name], c.plan.Needs[name]
+		c.surplus += max(0, n.Have-n.Fast)
 		switch {
 		case n.Have <= n.Fast:
 			mem.surplus = time.Time{}

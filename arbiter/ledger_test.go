@@ -50,7 +50,7 @@ func TestLedgerAccounts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var l Ledger
 			for i := range 3 { // the first look only starts the clock
-				l.Advance(Snapshot{Now: noon.Add(time.Duration(i) * time.Second), Slices: []Slice{c.slice}, Jobs: c.jobs, Models: []Model{chat("m", 0, 0, 1)}})
+				l.Advance(Snapshot{Now: noon.Add(time.Duration(i) * time.Second), Slices: []Slice{c.slice}, Jobs: c.jobs, Models: []Model{chat("m", 0, 0, 1)}}, gaps{})
 			}
 			if got := seconds(&l); len(got) != 1 || got[c.want] != 2 {
 				t.Errorf("%v, want 2 s of %s", got, c.want)
@@ -70,7 +70,7 @@ func TestLedgerCredits(t *testing.T) {
 		for i := range ready {
 			s.Slices = append(s.Slices, on(fmt.Sprint(i), g1, Ready, "m"))
 		}
-		l.Advance(s)
+		l.Advance(s, gaps{})
 	}
 	want := func(when string, w map[Account]float64) {
 		t.Helper()
@@ -100,16 +100,16 @@ func TestLedgerCredits(t *testing.T) {
 func TestLedgerLose(t *testing.T) {
 	var l Ledger
 	s := Snapshot{Now: noon, Slices: []Slice{on("s", g1, JobRuns, "")}}
-	l.Lose(time.Second) // nothing booked yet: nothing to lose
-	l.Advance(s)
+	l.Lose(time.Second, 1) // nothing booked yet: nothing to lose
+	l.Advance(s, gaps{})
 	s.Now = s.Now.Add(10 * time.Second)
-	l.Advance(s)
-	l.Lose(3 * time.Second)
-	l.Lose(-time.Hour)
+	l.Advance(s, gaps{})
+	l.Lose(3*time.Second, 1)
+	l.Lose(-time.Hour, 1)
 	if got := seconds(&l); got[JobUseful] != 7 || got[LostWork] != 3 {
 		t.Errorf("%v, want 7 s useful and 3 lost", got)
 	}
-	l.Lose(time.Hour) // no more than there was
+	l.Lose(time.Hour, 1) // no more than there was
 	if got := seconds(&l); got[JobUseful] != 0 || got[LostWork] != 10 {
 		t.Errorf("%v, want all 10 s lost", got)
 	}
@@ -126,7 +126,7 @@ func TestLedgerClock(t *testing.T) {
 	s := Snapshot{Now: noon, Slices: []Slice{on("s", g1, Free, "")}}
 	for _, now := range []time.Duration{0, 5 * time.Second, 5 * time.Second, 3 * time.Second} { // a clock that stands, then goes back
 		s.Now = noon.Add(now)
-		l.Advance(s)
+		l.Advance(s, gaps{})
 	}
 	if b := l.Balance(); b.Total != 5 || !b.Sums() {
 		t.Errorf("balance %+v, want 5 s", b)
@@ -156,8 +156,8 @@ func TestLedgerSums(t *testing.T) {
 				models[i].Late += time.Duration(rng.IntN(300)) * time.Millisecond
 				models[i].Rows += time.Duration(rng.IntN(300)) * time.Millisecond
 			}
-			l.Advance(s)
-			l.Lose(time.Duration(rng.IntN(500)) * time.Millisecond)
+			l.Advance(s, gaps{})
+			l.Lose(time.Duration(rng.IntN(500))*time.Millisecond, 1)
 			if step > 0 {
 				total += dt.Seconds() * float64(len(s.Slices))
 			}

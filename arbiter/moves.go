@@ -94,7 +94,9 @@ func (c *Core) Settle(now time.Time, o Outcome) {
 		r.Outcome, r.Error = "failed", o.Err.Error()
 	}
 	c.release(m, o, now)
-	c.ledger.Lose(o.Lost)
+	if i, ok := c.at[m.Slice]; ok {
+		c.ledger.Lose(o.Lost, units1(c.snapshot.Slices[i].Shape))
+	}
 	switch {
 	case m.Action == Lend && o.Err == nil:
 		c.stats.Loans++

@@ -14,6 +14,7 @@ type scene struct {
 	snapshot Snapshot
 	leases   []Lease        // one for each slice of the snapshot
 	at       map[string]int // slice → its index
+	uncut    []int          // one for each GPU: compute slices that no instance has
 	over     []overlay      // one for each slice: what the keepers report, of this look
 	byJob    map[string]int // job → its index, of this look
 	placedAt finder         // where the last look found the slices of replicas
@@ -120,15 +121,41 @@ func (c *Core) same(devices []gpu.Device) bool {
 			i++
 		}
 	}
-	return i == len(c.snapshot.Slices)
+	return i == len(c.snapshot.Slices) && len(c.uncut) == len(devices)
+}
+
+// gaps is what the ledger has to know beyond the slices.
+func (c *Core) gaps() gaps {
+	g := gaps{surplus: c.surplus}
+	for i, n := range c.uncut {
+		g.uncut += n
+		if c.shaping[c.snapshot.GPUs[i].Index] != 0 {
+			g.shaping += n
+		}
+	}
+	return g
+}
+
+// uncut is how much of a device no instance has.
+func uncut(d gpu.Device) int {
+	f, ok := gpu.Lookup(d.Family)
+	if !ok || !d.MIG {
+		return 0
+	}
+	left := f.Compute
+	for _, s := range d.Slices {
+		left -= s.Shape.ComputeSlices
+	}
+	return max(0, left)
 }
 
 // layout takes over a new list of slices. One that is still there keeps its lease.
 func (c *Core) layout(devices []gpu.Device) {
 	old, oldLeases, oldAt := c.snapshot.Slices, c.leases, c.at
 	c.snapshot.Slices, c.leases, c.at, c.broken = nil, nil, map[string]int{}, nil
-	c.placedAt, c.heldAt = finder{}, finder{}
+	c.placedAt, c.heldAt, c.uncut = finder{}, finder{}, nil
 	for _, d := range devices {
+		c.uncut = append(c.uncut, uncut(d))
 		for _, g := range d.Slices {
 			var l Lease
 			if i, ok := oldAt[g.ID]; ok && old[i].Start == g.Start && old[i].Shape.Profile == g.Shape.Profile {
