@@ -14,9 +14,11 @@ import (
 // pace while a prompt is read. A sequence has its first token when its prompt is
 // read and leaves a step for each output token later, so that a request costs what
 // the scenarios call its knee work at least. Merged calls: one at a time, of
-// Alpha + Beta·tokens.
+// Alpha + Beta·tokens, of MaxTokens at most unless one request has more; that size
+// is the knee, by which merged work is measured.
 type Law struct {
 	Alpha, Beta float64 // seconds
+	MaxTokens   int
 	Slots       int
 	Prefill     float64
 	DecodeSpeed float64
@@ -29,6 +31,8 @@ func (l Law) validate(merge bool) error {
 	switch {
 	case !(l.Alpha >= 0 && l.Beta >= 0 && l.Alpha+l.Beta > 0):
 		return fmt.Errorf("serving: alpha is %g and beta %g, want seconds from 0, and one above", l.Alpha, l.Beta)
+	case merge && l.MaxTokens < 1:
+		return fmt.Errorf("serving: merged calls have at most %d tokens, want 1 or more", l.MaxTokens)
 	case merge:
 		return nil
 	case l.Slots < 1 || !(l.Prefill > 0):
@@ -42,14 +46,9 @@ func (l Law) validate(merge bool) error {
 // step is the time of a decode step over n sequences, in seconds.
 func (l *Law) step(n int) float64 { return l.Alpha + l.Beta*float64(n) }
 
-// kneeShare is the fixed cost's share of a merged call's time at the knee, as the
-// batcher has it.
-const kneeShare = 0.15
-
-// knee is the rate of calls of the knee's size, in tokens a second.
+// knee is the rate of calls of MaxTokens, in tokens a second.
 func (l *Law) knee() float64 {
-	size := l.Alpha * (1 - kneeShare) / (kneeShare * l.Beta)
-	return size / (l.Alpha + l.Beta*size)
+	return float64(l.MaxTokens) / (l.Alpha + l.Beta*float64(l.MaxTokens))
 }
 
 // arrived is what a request of so many prompt tokens adds to its model's work, in

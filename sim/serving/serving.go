@@ -85,7 +85,7 @@ func (o Options) Validate() error {
 
 func (o Options) core() batcher.Options {
 	return batcher.Options{Model: o.Model, Merge: o.Merge, Target: o.Target, MaxQueue: o.MaxQueue, QueueTimeout: o.QueueTimeout,
-		MaxBatchRows: maxRows}
+		MaxBatchRows: maxRows, MaxBatchTokens: o.Law.MaxTokens}
 }
 
 // maxRows bounds the rows of a merged call.

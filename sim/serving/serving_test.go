@@ -107,7 +107,7 @@ func TestGood(t *testing.T) {
 }
 
 func TestMergedCalls(t *testing.T) {
-	law := Law{Alpha: 0.01, Beta: 0.001}
+	law := Law{Alpha: 0.01, Beta: 0.001, MaxTokens: 20}
 	out := map[int]Outcome{}
 	play(server(t, Options{Law: law, Merge: true, SLO: SLO{TTFT: 50 * ms}}, 1, out), []ask{
 		{0, 10, 0},      // alone: 10 + 10 ms
@@ -363,7 +363,7 @@ func TestRandomWorlds(t *testing.T) {
 
 func random(t *testing.T, seed uint64, merge bool) map[int]Outcome {
 	law, replicas, asks := world(seed)
-	law.Beta += 1e-5
+	law.MaxTokens = 2000
 	out := map[int]Outcome{}
 	s := server(t, Options{Law: law, Merge: merge, Target: 300 * ms}, replicas, out)
 	rnd := rand.New(rand.NewPCG(seed, 8))
@@ -407,6 +407,7 @@ func TestOptions(t *testing.T) {
 		"nobody told": {Model: "m", Law: tiny, SLO: SLO{TTFT: 1}},
 		"no slo":      {Model: "m", Law: tiny, Done: done},
 		"no law":      {Model: "m", SLO: SLO{TTFT: 1}, Done: done},
+		"no size":     {Model: "m", Law: tiny, Merge: true, SLO: SLO{TTFT: 1}, Done: done},
 		"no slots":    {Model: "m", Law: Law{Alpha: 1, Prefill: 1, DecodeSpeed: 1}, SLO: SLO{TTFT: 1}, Done: done},
 		"no pace":     {Model: "m", Law: Law{Alpha: 1, Slots: 1, Prefill: 1}, SLO: SLO{TTFT: 1}, Done: done},
 	} {
