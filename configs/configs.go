@@ -20,3 +20,15 @@ var Models embed.FS
 //
 //go:embed sentences.txt
 var Sentences []byte
+
+// Scenarios are the worlds in which lending policies are compared; their
+// README.md is the rule book.
+//
+//go:embed scenarios/*.yaml
+var Scenarios embed.FS
+
+// Traces are recorded traffic and jobs, so that the scenarios need no other
+// files. NOTICE says whose they are.
+//
+//go:embed traces/azure-llm-2023/*.csv traces/gavel-philly
+var Traces embed.FS

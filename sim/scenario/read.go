@@ -1,27 +1,95 @@
 package scenario
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
 
-// Load reads a scenario's file, or the built-in one of that name.
-func Load(path string) (*Scenario, error) { return nil, nil }
+	"github.com/goccy/go-yaml"
 
-// DrawOptions say which part of a scenario is drawn.
-type DrawOptions struct {
-	// Traces is the folder of traces. Those that the binary holds (azure-llm-2023,
-	// gavel-philly) need none.
-	Traces string
-	// From and To are a window of the horizon; To 0 = its end. Traffic and jobs are
-	// those of the whole horizon that come within it.
-	From, To Hours
-	// Rows lets batch rows ride in ready replicas, whatever the scenario says.
-	Rows bool
+	"aloft/configs"
+)
+
+// maxBytes bounds a scenario's file: the decoder takes half a second a MiB.
+const maxBytes = 256 << 10
+
+// Load reads a scenario's file or, where there is none, the built-in scenario
+// of that name.
+func Load(path string) (*Scenario, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if built, in := configs.Scenarios.ReadFile("scenarios/" + strings.TrimSuffix(path, ".yaml") + ".yaml"); in == nil {
+			text, err = built, nil
+		}
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("scenario: %s is neither a file nor one of the built-in scenarios %s", path, strings.Join(Names(), ", "))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("scenario: %w", err)
+	}
+	s, err := Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("scenario %s: %w", path, err)
+	}
+	return s, nil
 }
 
-// Draw draws the world of a seed.
-func (s *Scenario) Draw(seed uint64, o DrawOptions) (*World, error) { return nil, nil }
+// Names of the built-in scenarios.
+func Names() []string {
+	files, err := configs.Scenarios.ReadDir("scenarios")
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	var names []string
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(f.Name(), ".yaml"))
+	}
+	return names
+}
 
-// Knee is what a request costs a full replica, in slice-seconds.
-func (t *Traffic) Knee(in, out int32) float64 { return 0 }
+// Parse reads a scenario and checks it. Unknown keys are errors, and errors name
+// the line where there is one to name.
+func Parse(text []byte) (s *Scenario, err error) {
+	if len(text) > maxBytes {
+		return nil, fmt.Errorf("%d bytes, want at most %d", len(text), maxBytes)
+	}
+	defer func() { // the decoder of goccy/go-yaml 1.19.2 panics on a tag without a value
+		if p := recover(); p != nil {
+			s, err = nil, fmt.Errorf("the YAML decoder fails on this text: %v", p)
+		}
+	}()
+	s = &Scenario{}
+	if err := yaml.UnmarshalWithOptions(text, s, yaml.Strict()); err != nil {
+		message := strings.TrimSpace(yaml.FormatError(err, false, false))
+		return nil, errors.New(position.ReplaceAllString(message, "line $1: "))
+	}
+	c := &check{text: text}
+	c.scenario(s)
+	if c.err != nil {
+		return nil, c.err
+	}
+	return s, nil
+}
 
-// Need is how many replicas the arrivals up to each second call for.
-func Need(t *Traffic, horizon time.Duration) []float64 { return nil }
+// position is how the decoder's messages begin.
+var position = regexp.MustCompile(`^\[(\d+):\d+\] `)
+
+// UnmarshalYAML reads "auto" or a number.
+func (c *Copies) UnmarshalYAML(text []byte) error {
+	word := strings.TrimSpace(string(text))
+	if word == "auto" {
+		*c = 0
+		return nil
+	}
+	n, err := strconv.Atoi(word)
+	if err != nil || n < 1 || n > maxCopies {
+		return fmt.Errorf("copies is %s, want auto or 1 to %d", word, maxCopies)
+	}
+	*c = Copies(n)
+	return nil
+}
