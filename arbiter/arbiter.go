@@ -123,6 +123,10 @@ type Learned struct {
 	// RiseFast and RiseSlow are learned quantiles of the rise of the level within
 	// the two horizons, at level 1 (they scale with its square root).
 	RiseFast, RiseSlow float64
+	// HeldFast and HeldSlow are levels that the lines do not fall below yet: the
+	// law's hold, and the forecast.
+	HeldFast, HeldSlow float64
+	Law                bool      // a law was learned: its hold stands for all other waiting
 	SurplusFrom        time.Time // since when it has had more than it needs; zero = it has not
 	Reclaimed          time.Time // last reclaim for it
 }

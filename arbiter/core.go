@@ -21,6 +21,9 @@ type CoreOptions struct {
 	// reclaims have been measured.
 	FastHorizon, SlowHorizon time.Duration
 	RiseQuantile             float64
+	// Laws are what has been learned of models before; they are followed as they
+	// are. Models without one cover the quantile of their last hour's rises.
+	Laws map[string]Law
 
 	Log      *slog.Logger // nil = none
 	OnRecord func(Record) // every decision and outcome; nil = nobody listens
@@ -189,14 +192,17 @@ func (c *Core) learn(s *Snapshot) {
 		mem := c.models[m.Name]
 		if mem == nil {
 			mem = &memory{}
+			mem.rise.Follow(c.opt.Laws[m.Name])
 			c.models[m.Name] = mem
 		}
-		r := &mem.rise
 		if second {
-			r.Add(c.opt.Policy.level(*m))
-			r.fast, r.slow = r.Within(fast, c.opt.RiseQuantile), r.Within(slow, c.opt.RiseQuantile)
+			work := 0.0
+			if n := len(m.Work); n > 0 {
+				work = m.Work[n-1]
+			}
+			mem.rise.Add(s.Now, c.opt.Policy.level(*m), work, Horizons{fast, slow, c.opt.RiseQuantile})
 		}
-		m.RiseFast, m.RiseSlow = r.fast, r.slow
+		mem.rise.fill(&m.Learned, s.Now)
 		m.SurplusFrom, m.Reclaimed = mem.surplus, mem.reclaimed
 	}
 }

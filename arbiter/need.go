@@ -1,11 +1,5 @@
 package arbiter
 
-import (
-	"math"
-	"slices"
-	"time"
-)
-
 // windows of the arrival envelope, in seconds.
 var windows = []int{1, 2, 3, 5, 10, 20, 40}
 
@@ -35,38 +29,4 @@ func (p Policy) level(m Model) float64 {
 		}
 	}
 	return need
-}
-
-// Rise learns how fast a model's level rises: the quantiles of past rises
-// within a horizon, each divided by the square root of the level it began at,
-// since a rise learned at noon must not bind at night (arbiter prototype, 5.1).
-type Rise struct {
-	levels     []float64 // one a second, newest last
-	fast, slow float64   // within the two horizons, as of the last second: the loop looks more often
-}
-
-// riseMemory bounds the history: an hour at one entry a second.
-const riseMemory = 3600
-
-// Add records the level of one second.
-func (r *Rise) Add(level float64) {
-	if len(r.levels) == riseMemory {
-		r.levels = slices.Delete(r.levels, 0, 1)
-	}
-	r.levels = append(r.levels, level)
-}
-
-// Within returns the q-quantile of the rises within h; 0 with no history.
-func (r *Rise) Within(h time.Duration, q float64) float64 {
-	n := int(math.Ceil(h.Seconds()))
-	var rises []float64
-	for i := 0; i+n < len(r.levels); i++ {
-		top := slices.Max(r.levels[i+1 : i+n+1])
-		rises = append(rises, max(0, top-r.levels[i])/math.Sqrt(max(r.levels[i], 1)))
-	}
-	if len(rises) == 0 {
-		return 0
-	}
-	slices.Sort(rises)
-	return rises[min(len(rises)-1, int(q*float64(len(rises))))]
 }

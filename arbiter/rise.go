@@ -1,0 +1,162 @@
+package arbiter
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Law is how much of a model's capacity stays ready for the rises of its level:
+// a line of level + rise × √level, since a rise learned at noon must not bind at
+// night, that falls only after it has been lower for Hold. Learn finds it.
+type Law struct {
+	Quantile   float64       `json:"quantile"` // of the rises that it covers; above 1: more than the worst
+	Hold       time.Duration `json:"hold_ns"`
+	Fast, Slow float64       // the rises within the two horizons, at level 1
+}
+
+// Learned reports whether the law rests on a history.
+func (l Law) Learned() bool { return l.Quantile > 0 }
+
+// riseOver is the rise from a level to a top, at level 1.
+func riseOver(level, top float64) float64 {
+	return max(0, top-level) / math.Sqrt(max(level, 1))
+}
+
+// Rise learns how fast a model's level rises, and keeps the lines that follow.
+type Rise struct {
+	law    Law
+	levels []float32 // one a second, newest last
+	work   []float32 // what arrived in each, in replica seconds
+	seen   int       // entries ever
+
+	fast, slow         float64 // rises within the two horizons, as last worked out
+	fastLine, slowLine peak    // only with a law
+	forecast           Forecast
+}
+
+const (
+	// riseMemory bounds what the rises of a model without a law rest on: an hour.
+	riseMemory = 3600
+	// historyMemory bounds what is kept to learn a law from.
+	historyMemory = 24 * 3600
+)
+
+// Horizons are how far ahead rises are covered, and which quantile of them while
+// there is no law.
+type Horizons struct {
+	Fast, Slow time.Duration
+	Quantile   float64
+}
+
+// Follow makes the lines follow a law from now on.
+func (r *Rise) Follow(l Law) {
+	r.law = l
+	n := wholeSeconds(l.Hold)
+	r.fastLine, r.slowLine = peak{n: n}, peak{n: n}
+	r.fast, r.slow = l.Fast, l.Slow
+}
+
+// Add records one second: the level at its end and the work that arrived in it.
+func (r *Rise) Add(now time.Time, level, work float64, h Horizons) {
+	r.levels, r.work = keepLast(r.levels, level), keepLast(r.work, work)
+	r.seen++
+	r.forecast.Add(now, level, h.Fast)
+	if !r.law.Learned() {
+		// Sorting an hour costs as much as a whole plan: each second only while the
+		// history is short and each entry counts, then once a minute.
+		if len(r.levels) <= 600 || r.seen%60 == 0 {
+			r.fast, r.slow = r.Within(h.Fast, h.Quantile), r.Within(h.Slow, h.Quantile)
+		}
+		return
+	}
+	root := math.Sqrt(max(level, 1))
+	r.fastLine.add(level + r.law.Fast*root)
+	r.slowLine.add(level + r.law.Slow*root)
+}
+
+// keepLast appends to a history, moving it down only once it has doubled.
+func keepLast(list []float32, x float64) []float32 {
+	if len(list) == 2*historyMemory {
+		list = list[:copy(list, list[historyMemory:])]
+	}
+	return append(list, float32(x))
+}
+
+// fill says what has been learned, as a decision sees it.
+func (r *Rise) fill(l *Learned, now time.Time) {
+	l.RiseFast, l.RiseSlow, l.Law = r.fast, r.slow, r.law.Learned()
+	up := r.forecast.Upper(now)
+	l.HeldFast, l.HeldSlow = max(r.fastLine.top(), up), max(r.slowLine.top(), up)
+}
+
+// Past is the history so far.
+func (r *Rise) Past() Past {
+	from := max(0, len(r.levels)-historyMemory)
+	return Past{Level: r.levels[from:], Work: r.work[from:]}
+}
+
+// Within returns the q-quantile of the rises within h over the last hour; 0 with
+// no history.
+func (r *Rise) Within(h time.Duration, q float64) float64 {
+	return quantile(rises(r.levels[max(0, len(r.levels)-riseMemory):], wholeSeconds(h)), q)
+}
+
+// rises are the largest rises within the n entries after each, at level 1.
+func rises(levels []float32, n int) []float64 {
+	if len(levels) <= n || n < 1 {
+		return nil
+	}
+	out := make([]float64, len(levels)-n)
+	window := peak{n: n - 1}
+	for _, l := range levels[1:n] {
+		window.add(float64(l))
+	}
+	for i := range out {
+		window.add(float64(levels[i+n]))
+		out[i] = riseOver(float64(levels[i]), window.top())
+	}
+	return out
+}
+
+// quantile sorts the values; 0 with none.
+func quantile(values []float64, q float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	slices.Sort(values)
+	return values[min(len(values)-1, int(q*float64(len(values))))]
+}
+
+func wholeSeconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }
+
+// peak is the maximum of the newest entry and the n before it.
+type peak struct {
+	n     int
+	i     int         // entries so far
+	queue []peakEntry // falling values: the first is the maximum
+}
+
+type peakEntry struct {
+	i int
+	v float64
+}
+
+func (p *peak) add(v float64) {
+	for len(p.queue) > 0 && p.queue[len(p.queue)-1].v <= v {
+		p.queue = p.queue[:len(p.queue)-1]
+	}
+	if len(p.queue) > 0 && p.queue[0].i < p.i-p.n {
+		p.queue = p.queue[:copy(p.queue, p.queue[1:])]
+	}
+	p.queue = append(p.queue, peakEntry{p.i, v})
+	p.i++
+}
+
+// top is the maximum; 0 with no entry.
+func (p *peak) top() float64 {
+	if len(p.queue) == 0 {
+		return 0
+	}
+	return p.queue[0].v
+}
