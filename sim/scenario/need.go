@@ -23,6 +23,13 @@ var envelope = []int{1, 2, 3, 5, 10, 20, 40}
 // requests then in flight and so depended on what its own policy had let queue;
 // this series depends on the arrivals alone.
 func Need(t *Traffic, horizon time.Duration) []float64 {
+	need, _ := Demand(t, horizon)
+	return need
+}
+
+// Demand is the need and, beside it, the work that arrived in each second, in
+// replica-seconds as the need counts it: a history to learn settings from.
+func Demand(t *Traffic, horizon time.Duration) (need, arrived []float64) {
 	s := t.Model.Service
 	n := int((horizon + time.Second - 1) / time.Second)
 	work := make([]float64, n)   // that arrived in each second
@@ -44,7 +51,8 @@ func Need(t *Traffic, horizon time.Duration) []float64 {
 	}
 	slack := 0.8 * float64(t.Model.SLO.TTFTS)
 	sums := make([]float64, n+1)
-	need, in := make([]float64, n), 0.0
+	need = make([]float64, n)
+	in := 0.0
 	for i := range need {
 		sums[i+1] = sums[i] + work[i]
 		if in += flight[i]; s.Slots > 0 {
@@ -54,5 +62,5 @@ func Need(t *Traffic, horizon time.Duration) []float64 {
 			need[i] = max(need[i], (sums[i+1]-sums[max(0, i+1-l)])/(float64(l)+slack))
 		}
 	}
-	return need
+	return need, work
 }

@@ -79,6 +79,9 @@ func TestNeedByHand(t *testing.T) {
 			t.Errorf("second %d: need %.4f, want %.4f", i+1, got[i], want[i])
 		}
 	}
+	if _, arrived := Demand(tr, 2*time.Second); math.Abs(arrived[0]-0.6) > 1e-12 || arrived[1] != 0 {
+		t.Errorf("work that arrived is %v, want 0.6 replica-seconds and none", arrived)
+	}
 }
 
 // Merged calls have no slots: knee work in windows. 512 tokens are 0.0612 s of a
