@@ -98,7 +98,7 @@ func pos(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, '
 
 // linear is an axis from 0 to at least the greatest value.
 func linear(label string, greatest float64, on span) Axis {
-	step := niceStep(greatest / 5)
+	step := NiceStep(greatest / 5)
 	hi := step * math.Max(1, math.Ceil(greatest/step-1e-9))
 	a := Axis{Label: label, scale: scale{lo: 0, hi: hi, from: on.from, to: on.to}}
 	for i := 0; float64(i)*step <= hi*(1+1e-9); i++ {
@@ -107,8 +107,8 @@ func linear(label string, greatest float64, on span) Axis {
 	return a
 }
 
-// niceStep is the least of 1, 2, 5 times a power of ten that is not less.
-func niceStep(v float64) float64 {
+// NiceStep is the least of 1, 2, 5 times a power of ten that is not less.
+func NiceStep(v float64) float64 {
 	if !(v > 0) || math.IsInf(v, 0) {
 		return 1
 	}
@@ -128,10 +128,10 @@ func logarithmic(label string, least, greatest float64, on span) Axis {
 		least = 0.001
 	}
 	greatest = max(greatest, least)
-	hi := niceStep(greatest)
-	lo := 1 / niceStep(1/least)
+	hi := NiceStep(greatest)
+	lo := 1 / NiceStep(1/least)
 	if hi < 5*lo { // at least some room
-		lo, hi = 1/niceStep(2/lo), niceStep(2*hi)
+		lo, hi = 1/NiceStep(2/lo), NiceStep(2*hi)
 	}
 	a := Axis{Label: label, scale: scale{lo: lo, hi: hi, from: on.from, to: on.to, log: true}}
 	decades := math.Log10(hi / lo)
