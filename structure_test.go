@@ -56,8 +56,10 @@ var mayImport = map[string][]string{
 	"pool":                   {"backends", "gpu", "gpu/proc"},
 	"sim":                    {"arbiter"},
 	"sim/batching":           {"backends", "backends/synthetic/law", "batcher", "loadgen/arrivals"},
+	"sim/page":               {"arbiter", "loadgen", "loadgen/page/sheet", "sim", "sim/scenario", "sim/study"},
 	"sim/scenario":           {"backends/synthetic/law", "configs", "loadgen/arrivals"},
 	"sim/serving":            {"batcher"},
+	"sim/study":              {"arbiter", "loadgen", "loadgen/binomial", "sim", "sim/scenario"},
 }
 
 // only lists imports from outside that few folders keep to themselves.

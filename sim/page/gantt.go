@@ -43,7 +43,7 @@ func gantt(r *study.Run, fromH float64) (*sheet.Chart, sheet.Table, string) {
 		}
 	}
 	lanes := scenario.SlicesPerGPU * len(gpus)
-	c := sheet.NewLanes("Slices over time", "", hours(hour(r.Spans.FromS), hour(to)), legend, lanes)
+	c := sheet.NewLanes("Slices over time", hours(hour(r.Spans.FromS), hour(to)), legend, lanes)
 	table := sheet.Table{Caption: "What the slices drawn did: slice-seconds by GPU and phase", Text: 1, Head: []string{"GPU"}}
 	for _, k := range legend {
 		table.Head = append(table.Head, k.Name)
@@ -71,20 +71,19 @@ func gantt(r *study.Run, fromH float64) (*sheet.Chart, sheet.Table, string) {
 		table.Rows = append(table.Rows, row)
 	}
 	c.Desc = fmt.Sprintf("One lane for each slice of %d GPUs, coloured by what it did from hour %s to hour %s: %d spans. The table of slice-seconds by GPU sums them.", len(gpus), sheet.Number(hour(r.Spans.FromS)), sheet.Number(hour(to)), len(shown))
-	return c, table, leftOut(r, len(shown), len(gpus), to, fromH)
+	return c, table, fmt.Sprintf("Slices over time shows hours %s to %s", sheet.Number(hour(r.Spans.FromS)), sheet.Number(hour(to))) + leftOut(&r.Spans, len(shown), len(gpus))
 }
 
 // leftOut says what the chart of slices does not show.
-func leftOut(r *study.Run, shown, gpus int, to, fromH float64) string {
+func leftOut(of *sim.Spans, shown, gpus int) (text string) {
 	all := map[int]bool{}
-	for _, s := range r.Spans.List {
+	for _, s := range of.List {
 		all[s.GPU] = true
 	}
-	text := fmt.Sprintf("Slices over time shows hours %s to %s", sheet.Number(fromH+r.Spans.FromS/3600), sheet.Number(fromH+to/3600))
 	if len(all) > gpus {
 		text += fmt.Sprintf(" of the first %d of %d GPUs", gpus, len(all))
 	}
-	if more := len(r.Spans.List) - shown + r.Spans.LeftOut; more > 0 {
+	if more := len(of.List) - shown + of.LeftOut; more > 0 {
 		text += fmt.Sprintf("; %d spans are left out", more)
 	}
 	return text + ". Point at a span to read who holds the slice."

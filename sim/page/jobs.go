@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"aloft/loadgen/page/sheet"
+	"aloft/sim"
 	"aloft/sim/study"
 )
 
@@ -172,7 +173,7 @@ func reclaims(d *sheet.Document, s *study.Study) {
 			t.Rows = append(t.Rows, []string{r.Policy, c.Class, fmt.Sprint(r.Seed), fmt.Sprint(c.Kept), fmt.Sprint(c.Broken), fmt.Sprint(c.Faulted), sheet.OrDash(c.BoundS, c.BoundS > 0),
 				sheet.Number(c.Took.Mean), sheet.Number(c.Took.P50), sheet.Number(c.Took.P99), sheet.Number(c.Took.Max)})
 			if r.Seed == s.Seeds[0] && len(rows) < maxBars {
-				rows = append(rows, reclaimRow(r.Policy+", "+c.Class, c.Took.P50/longest, c.Took.P99/longest, c.BoundS/longest, longest))
+				rows = append(rows, reclaimRow(r.Policy, &c, longest))
 			}
 		}
 	}
@@ -194,14 +195,15 @@ const (
 	maxTable = 24 // rows of a table that is not folded
 )
 
-// reclaimRow is a bar to p50, on to p99, and the bound as a stroke; shares of longest.
-func reclaimRow(name string, p50, p99, bound, longest float64) sheet.Row {
+// reclaimRow is a bar to p50, on to p99, and the bound as a stroke.
+func reclaimRow(policy string, c *sim.ReclaimTime, longest float64) sheet.Row {
+	name, p50, p99, bound := policy+", "+c.Class, c.Took.P50/longest, c.Took.P99/longest, c.BoundS/longest
 	row := sheet.Row{Name: name, Parts: []sheet.Span{
-		{From: 0, To: p50, Class: "k7", Text: fmt.Sprintf("%s: p50 %s s", name, sheet.Number(p50*longest))},
-		{From: p50, To: p99, Class: "k10", Text: fmt.Sprintf("%s: p99 %s s", name, sheet.Number(p99*longest))},
+		{From: 0, To: p50, Class: "k7", Text: fmt.Sprintf("%s: p50 %s s", name, sheet.Number(c.Took.P50))},
+		{From: p50, To: p99, Class: "k10", Text: fmt.Sprintf("%s: p99 %s s", name, sheet.Number(c.Took.P99))},
 	}}
 	if bound > 0 {
-		row.Parts = append(row.Parts, sheet.Span{From: max(bound-0.004, 0), To: bound, Class: "limit", Text: fmt.Sprintf("%s: bound %s s", name, sheet.Number(bound*longest))})
+		row.Parts = append(row.Parts, sheet.Span{From: max(bound-0.004, 0), To: bound, Class: "limit", Text: fmt.Sprintf("%s: bound %s s", name, sheet.Number(c.BoundS))})
 	}
 	return row
 }

@@ -144,7 +144,7 @@ func TestAccessible(t *testing.T) { suite.Accessible(t, pages(t, "chat"), "nothi
 func TestWhatPagesSay(t *testing.T) {
 	all := pages(t, "chat")
 	for kind, want := range map[string][]string{
-		"study":     {"Simulated: no GPU was used", "no request was sent", "ours: aloft ratio 0.715, 1.163 × static; 100.0 misses caused by lending", "code, seed 1", "Slices over time shows hours 0 to 1.000.", "bound_broken", "3 copies, time 1.02"},
+		"study":     {"Simulated: no GPU was used", "no request was sent", "ours: aloft ratio 0.715, 1.163 × static; 100.0 misses caused by lending", "code, seed 1", "Slices over time shows hours 0 to 1.000. Point", "bound_broken", "3 copies, time 1.02"},
 		"what-if":   {"What if", "chat: cluster.gpus=4"},
 		"crowded":   {"of the first 8 of 20 GPUs", "spans are left out"},
 		"nothing":   {"Nothing was simulated"},

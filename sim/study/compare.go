@@ -78,7 +78,7 @@ func Compare(a, b *Study) Comparison {
 		for _, p := range b.policies() {
 			for i := range figures {
 				if f := &figures[i]; f.Better != 0 && !f.Relative {
-					if c, ok := compareFigure(f, a, b, v, p); ok {
+					if c, ok := (pair{a, b, v, p}).compare(f); ok {
 						out.Figures = append(out.Figures, c)
 					}
 				}
@@ -98,10 +98,16 @@ func (s *Study) values(f *Figure, variant, policy string) (seeds []uint64, value
 	return seeds, values
 }
 
-func compareFigure(f *Figure, a, b *Study, variant, policy string) (FigureChange, bool) {
-	seedsA, was := a.values(f, variant, policy)
-	seedsB, is := b.values(f, variant, policy)
-	c := FigureChange{Variant: variant, Policy: policy, Figure: f.Name, Unit: f.Unit, SeedsA: len(was), SeedsB: len(is)}
+// pair is a policy in a variant that both may have.
+type pair struct {
+	a, b            *Study
+	variant, policy string
+}
+
+func (p pair) compare(f *Figure) (FigureChange, bool) {
+	seedsA, was := p.a.values(f, p.variant, p.policy)
+	seedsB, is := p.b.values(f, p.variant, p.policy)
+	c := FigureChange{Variant: p.variant, Policy: p.policy, Figure: f.Name, Unit: f.Unit, SeedsA: len(was), SeedsB: len(is)}
 	if len(was) == 0 || len(is) == 0 {
 		return c, false
 	}

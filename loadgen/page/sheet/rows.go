@@ -42,10 +42,11 @@ func NewRows(title, desc string, legend []Key, rows []Row) *Chart {
 // laneHigh is from one lane to the next, in SVG units.
 const laneHigh = 6.0
 
-// NewLanes is a plot over time with lanes below each other, for Lane to fill.
-func NewLanes(title, desc string, x Axis, legend []Key, lanes int) *Chart {
+// NewLanes is a plot over time with lanes below each other, for Lane to fill; what
+// it shows is to be said in its Desc.
+func NewLanes(title string, x Axis, legend []Key, lanes int) *Chart {
 	bottom := plotTop + laneHigh*float64(lanes)
-	c := &Chart{Title: title, Desc: desc, X: x, Height: bottom + chartHeight - plotBottom}
+	c := &Chart{Title: title, X: x, Height: bottom + chartHeight - plotBottom}
 	c.Y = Axis{scale: scale{hi: float64(max(lanes, 1)), from: bottom, to: plotTop}}
 	for _, k := range legend {
 		c.Legend = append(c.Legend, box{Class: k.Class, Text: k.Name})
