@@ -41,6 +41,3 @@ func tool() Tool {
 	}
 	return out
 }
-
-// ThisTool describes this build.
-func ThisTool() Tool { return tool() }

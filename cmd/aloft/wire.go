@@ -89,8 +89,7 @@ func (m *served) listed() gateway.Model {
 type serving struct {
 	pool *pool.Pool
 	set  atomic.Pointer[modelSet]
-	open atomic.Pointer[[]WindowConfig]         // the maintenance windows that are open; nil = none
-	tell func(model string, work time.Duration) // the arbiter, of each arrival; nil = nobody listens
+	open atomic.Pointer[[]WindowConfig] // the maintenance windows that are open; nil = none
 
 	mu       sync.Mutex
 	changed  chan struct{}                 // closed and replaced whenever a replica changes

@@ -1,0 +1,125 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"aloft/arbiter"
+	"aloft/sim/scenario"
+)
+
+// Ours is the arbiter's core as a policy: the code that decides live.
+type Ours struct {
+	core  *arbiter.Core
+	every time.Duration
+}
+
+// NewOurs makes one that has seen nothing yet.
+func NewOurs(o arbiter.CoreOptions) (*Ours, error) {
+	core, err := arbiter.NewCore(o)
+	if err != nil {
+		return nil, err
+	}
+	return &Ours{core, o.Guard}, nil
+}
+
+// OursOptions are the settings of every scenario: what differs between them is
+// what was learned of their models.
+func OursOptions(s *scenario.Scenario, laws map[string]arbiter.Law) arbiter.CoreOptions {
+	fast, slow := horizons(s)
+	return arbiter.CoreOptions{
+		Policy: arbiter.Policy{Mode: arbiter.ModeLend, LendAbove: 0.35, ReclaimBelow: 0.15, Hold: 30 * time.Second,
+			AfterReclaim: 30 * time.Second, MinSamples: 100, Rho: 0.8, Spare: 1, MaxEta: 0.8,
+			Budget: arbiter.Budget{Detect: guard, Kill: killBudget, Back: wakeBudget(s)}},
+		Guard: guard, Plan: 10 * time.Second, Geometry: 10 * time.Minute,
+		FastHorizon: fast, SlowHorizon: slow, RiseQuantile: 0.999, Laws: laws}
+}
+
+// guard is how often ours looks at least.
+const guard = 500 * time.Millisecond
+
+// wakeBudget is the longest of the models' budgets for a wake.
+func wakeBudget(s *scenario.Scenario) (most time.Duration) {
+	for i := range s.Models {
+		start := s.Models[i].Start
+		most = max(most, times(start.WakeMedianS.Duration(), math.Exp(startSigmas*start.Sigma)))
+	}
+	return most
+}
+
+// horizons are the reclaim times of the two classes: the guard period, the stop
+// or the grace, and a wake's p99.
+func horizons(s *scenario.Scenario) (fast, slow time.Duration) {
+	back := time.Duration(0)
+	for i := range s.Models {
+		start := s.Models[i].Start
+		back = max(back, times(start.WakeMedianS.Duration(), p99Of(start.Sigma)))
+	}
+	stop := max(s.Jobs.Embed.StopS, s.Jobs.Quantize.StopS, s.Backlog.StopS).Duration()
+	return guard + stop + back, guard + max(stop, s.Jobs.Train.GraceS.Duration()) + back
+}
+
+// Every is the guard period.
+func (p *Ours) Every() time.Duration { return p.every }
+
+// Look lets the core decide.
+func (p *Ours) Look(o arbiter.Observation, v *View) []arbiter.Order {
+	orders := p.core.Look(o)
+	for _, s := range p.core.Settings() {
+		v.Tune(s)
+	}
+	return orders
+}
+
+// Settle tells the core how an order ended.
+func (p *Ours) Settle(now time.Time, o arbiter.Outcome) { p.core.Settle(now, o) }
+
+// Core is what decides, to be asked for its numbers.
+func (p *Ours) Core() *arbiter.Core { return p.core }
+
+// lateBudget is the share of the arriving work that lending may make late, in the
+// histories that a law is learned from. It leaves a half of the tightest mark (two
+// in 100,000) to what a history does not show.
+const lateBudget = 1e-5
+
+// Learn finds each model's law from histories of the scenario: draws with seeds
+// that the runs do not use. Strict laws cover the worst rise ever seen.
+func Learn(s *scenario.Scenario, seeds []uint64, o scenario.DrawOptions, strict bool) (map[string]arbiter.Law, error) {
+	past := map[string]*arbiter.Past{}
+	for _, seed := range seeds {
+		w, err := s.Draw(seed, o)
+		if err != nil {
+			return nil, fmt.Errorf("sim: history of seed %d: %w", seed, err)
+		}
+		for i := range w.Traffic {
+			t := &w.Traffic[i]
+			p := past[t.Model.Name]
+			if p == nil {
+				p = &arbiter.Past{}
+				past[t.Model.Name] = p
+			}
+			need, work := scenario.Demand(t, w.Horizon)
+			for k := range need {
+				p.Level, p.Work = append(p.Level, float32(need[k])), append(p.Work, float32(work[k]))
+			}
+		}
+	}
+	fast, slow := horizons(s)
+	laws := map[string]arbiter.Law{}
+	for i := range s.Models {
+		m := &s.Models[i]
+		law := arbiter.Learn(*past[m.Name], arbiter.LearnOptions{Share: m.Static, Fast: fast, Slow: slow, Slack: m.SLO.TTFTS.Duration(),
+			OutBack: outBack(s, m), Budget: lateBudget, Strict: strict}).Law
+		if law.Learned() {
+			laws[m.Name] = law
+		}
+	}
+	return laws, nil
+}
+
+// outBack is what a loan to the backlog costs in all: it starts, stops, and the
+// replica wakes.
+func outBack(s *scenario.Scenario, m *scenario.Model) time.Duration {
+	return (s.Backlog.StartS + s.Backlog.StopS + m.Start.WakeMedianS).Duration()
+}
