@@ -56,6 +56,7 @@ var mayImport = map[string][]string{
 	"pool":                   {"backends", "gpu", "gpu/proc"},
 	"sim":                    {"arbiter", "gpu", "sim/scenario", "sim/serving"},
 	"sim/batching":           {"backends", "backends/synthetic/law", "batcher", "loadgen/arrivals"},
+	"sim/packing":            {},
 	"sim/scenario":           {"backends/synthetic/law", "configs", "loadgen/arrivals"},
 	"sim/serving":            {"batcher"},
 }

@@ -44,6 +44,9 @@ type cli struct {
 		Rotate keysRotateCmd `cmd:"" help:"Give a key a new secret and print it, this once."`
 		Revoke keysRevokeCmd `cmd:"" help:"Delete a key."`
 	} `cmd:"" help:"API keys, in a data folder or of a running server."`
+	Simulate struct {
+		Packing simulatePackingCmd `cmd:"" help:"Place openb's requests by six policies, as FGD's authors did."`
+	} `cmd:"" help:"Decisions in virtual time; everything is modelled."`
 	Record recordCmd `cmd:"" help:"Record what requests come (sizes and times, never text), for replay by load and simulate."`
 	Why    whyCmd    `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`
 	Top    topCmd    `cmd:"" help:"Show slices, models, jobs and the ledger, live."`
