@@ -57,8 +57,10 @@ var mayImport = map[string][]string{
 	"sim":                    {"arbiter", "gpu", "sim/scenario", "sim/serving"},
 	"sim/batching":           {"backends", "backends/synthetic/law", "batcher", "loadgen/arrivals"},
 	"sim/packing":            {},
+	"sim/page":               {"arbiter", "loadgen", "loadgen/page/sheet", "sim", "sim/scenario", "sim/study"},
 	"sim/scenario":           {"backends/synthetic/law", "configs", "loadgen/arrivals"},
 	"sim/serving":            {"batcher"},
+	"sim/study":              {"arbiter", "loadgen", "loadgen/binomial", "sim", "sim/scenario"},
 }
 
 // only lists imports from outside that few folders keep to themselves.

@@ -51,8 +51,9 @@ func (o CoreOptions) Validate() error {
 // leases, the claims, the ledger, the cap. The live loop and the simulator drive
 // it alike: Look, carry out the orders, Settle each.
 type Core struct {
-	opt CoreOptions
-	log *slog.Logger
+	opt    CoreOptions
+	decide func(Snapshot) Plan // the policy's
+	log    *slog.Logger
 
 	scene             // the slices as last observed, with their leases
 	plan     Plan     // the last one
@@ -67,12 +68,17 @@ type Core struct {
 	now  time.Time     // of the last look
 	skew time.Duration // by how much its time is ahead of the driver's: a clock set back must not stop it
 
-	cap              int
-	calm             time.Time // since when no bound was broken
+	lending
 	planned, reshape time.Time // the last plan, and the last that might reshape
-	roomFrom         time.Time // the last look at which nothing more could be lent
-	surplus          int       // ready replicas over the need of their models, as of the last look
 	risen            time.Time // the last second that was learned from
+}
+
+// lending is what bounds the loans of the next plan.
+type lending struct {
+	cap      int
+	calm     time.Time // since when no bound was broken
+	roomFrom time.Time // the last look at which nothing more could be lent
+	surplus  int       // ready replicas over the need of their models, as of the last look
 }
 
 // memory is what the core keeps of one model.
@@ -118,7 +124,7 @@ func NewCore(o CoreOptions) (*Core, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Core{opt: o, log: log, cap: noCap, scene: newScene(), models: map[string]*memory{}, timeouts: timeouts{}}, nil
+	return &Core{opt: o, decide: o.Policy.Decide, log: log, lending: lending{cap: noCap}, scene: newScene(), models: map[string]*memory{}, timeouts: timeouts{}}, nil
 }
 
 // SetPolicy is the policy from the next look on.
@@ -148,12 +154,10 @@ func (c *Core) Look(o Observation) []Order {
 	if s.Geometry = s.Plan && c.opt.Geometry > 0 && now.Sub(c.reshape) >= c.opt.Geometry; s.Geometry {
 		c.reshape = now
 	}
-	if c.cap < noCap && now.Sub(c.calm) >= time.Minute { // slow increase after a breach
-		c.cap, c.calm = c.cap+1, now
-	}
+	c.raise(now)
 	c.claims = c.timeouts.expire(c.claims, now)
 	s.Cap, s.RoomFrom, s.Claims = c.cap, c.roomFrom, c.claims
-	c.plan = c.opt.Policy.Decide(*s)
+	c.plan = c.decide(*s)
 	c.claims = c.timeouts.keep(c.claims, c.plan.Claims)
 	c.note()
 	c.orders = c.orders[:0]

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"aloft/gpu"
@@ -83,6 +84,9 @@ type Arbiter struct {
 	log     *slog.Logger
 	outcome chan Outcome
 	kick    chan struct{}
+	urgent  chan struct{} // more has arrived than the last look allows for
+	allowed atomic.Pointer[map[string]*allowance]
+	looked  time.Time // when the loop did last
 	moves   sync.WaitGroup
 
 	mu   sync.Mutex // guards the core, since others look at it while the loop runs
@@ -94,7 +98,7 @@ func New(o Options, log *slog.Logger) (*Arbiter, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Arbiter{opt: o, log: log, outcome: make(chan Outcome), kick: make(chan struct{}, 1)}
+	a := &Arbiter{opt: o, log: log, outcome: make(chan Outcome), kick: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
 	o.Core.Log, o.Core.OnRecord = log, a.record
 	var err error
 	a.core, err = NewCore(o.Core)
@@ -113,6 +117,8 @@ func (a *Arbiter) Kick() {
 func (a *Arbiter) Run(ctx context.Context) {
 	tick := time.NewTicker(a.opt.Core.Guard)
 	defer tick.Stop()
+	pause := time.NewTimer(time.Hour)
+	pause.Stop()
 	done := make(chan struct{})
 	a.Kick() // the first look need not wait for the guard
 	for {
@@ -120,6 +126,10 @@ func (a *Arbiter) Run(ctx context.Context) {
 		case <-tick.C:
 			a.look(ctx)
 		case <-a.kick:
+			a.look(ctx)
+		case <-a.urgent:
+			pause.Reset(max(0, calm-time.Since(a.looked)))
+		case <-pause.C:
 			a.look(ctx)
 		case o := <-a.outcome:
 			a.settle(o)
@@ -148,6 +158,7 @@ func (a *Arbiter) SetPolicy(p Policy) error {
 // look observes, lets the core decide, and starts the moves.
 func (a *Arbiter) look(ctx context.Context) {
 	now := time.Now()
+	a.looked = now
 	devices, err := a.opt.Inventory.List(ctx)
 	if err != nil {
 		a.log.Warn("inventory not read", "error", err) // next look tries again
@@ -185,6 +196,8 @@ func (a *Arbiter) decide(o Observation) ([]task, []Setting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	orders := a.core.Look(o)
+	allowed := a.core.allowances()
+	a.allowed.Store(&allowed)
 	s := a.core.Snapshot()
 	var tasks []task
 	for _, order := range orders {

@@ -101,9 +101,8 @@ func (c *Core) Settle(now time.Time, o Outcome) {
 	case m.Action == Lend && o.Err == nil:
 		c.stats.Loans++
 	case m.Action == Reclaim:
-		c.stats.reclaimed(o, m.Bound, p.fast)
-		if o.Took > m.Bound || o.Err != nil {
-			c.breach(&r, now)
+		if c.stats.reclaimed(o, m.Bound, p.fast); !o.kept(m.Bound) {
+			c.breach(&r, o.Fault || c.phase(m.Slice) == Unhealthy)
 		}
 	}
 	c.record(r)
@@ -128,18 +127,58 @@ func (c *Core) release(m Move, o Outcome, now time.Time) {
 	}
 }
 
-// breach answers a broken promise: the cap on loans is halved.
-func (c *Core) breach(r *Record, now time.Time) {
-	c.stats.Breaches++
+func (o Outcome) kept(bound time.Duration) bool { return o.Err == nil && o.Took <= bound }
+
+func (c *Core) phase(slice string) Phase {
+	if i, ok := c.at[slice]; ok {
+		return c.snapshot.Slices[i].Phase
+	}
+	return Unhealthy // it is gone
+}
+
+// breach answers a broken promise: an incident, and fewer loans. A device's fault
+// says little about the promises that hold for the other slices, so it costs a
+// tenth of them; a bound that was wrong costs half.
+func (c *Core) breach(r *Record, fault bool) {
 	lent := 0
 	for i := range c.leases {
 		if c.leases[i].Job != "" {
 			lent++
 		}
 	}
-	c.cap, c.calm = max(1, lent/2), now
-	r.Outcome = "bound_broken"
-	c.log.Error("reclaim bound broken", "slice", r.Move.Slice, "took", r.Took, "bound", r.Move.Bound, "cap", c.cap, "error", r.Error)
+	c.stats.Breaches++
+	now := lent / 2
+	if fault {
+		c.stats.Faulted++
+		now = lent * 9 / 10
+	}
+	c.cap, c.calm = max(1, min(now, c.cap-1)), r.Time
+	r.Outcome, r.Fault, r.Cap = "bound_broken", fault, c.cap
+	c.log.Error("reclaim bound broken", "slice", r.Move.Slice, "took", r.Took, "bound", r.Move.Bound, "cap", c.cap, "error", r.Error, "fault", fault)
+}
+
+// raise lets the cap rise again, by a tenth in each minute without a breach.
+func (c *Core) raise(now time.Time) {
+	if c.cap < noCap && now.Sub(c.calm) >= time.Minute {
+		c.cap, c.calm = c.cap+max(1, c.cap/10), now
+		if c.cap > len(c.leases) {
+			c.cap = noCap
+		}
+	}
+}
+
+// Stats counts what the arbiter did since its start.
+type Stats struct {
+	Loans, Reclaims, Violations int
+	// Kept are the reclaims within their bound, Breaches the others; Faulted are
+	// those of the others that an injected fault or a device's broke.
+	Kept, Breaches, Faulted int
+	Expired                 int // leases that ended because nobody renewed them
+	// Fast and Slow are the newest reclaim times of work that stops at once and
+	// of work that saves first.
+	Fast, Slow []time.Duration
+	// Bound is the largest bound that was promised for a reclaimed loan.
+	Bound time.Duration
 }
 
 func (s *Stats) reclaimed(o Outcome, bound time.Duration, fast bool) {
@@ -148,6 +187,9 @@ func (s *Stats) reclaimed(o Outcome, bound time.Duration, fast bool) {
 	}
 	s.Reclaims++
 	s.Bound = max(s.Bound, bound)
+	if o.kept(bound) {
+		s.Kept++
+	}
 	list := &s.Slow
 	if fast {
 		list = &s.Fast
@@ -155,16 +197,6 @@ func (s *Stats) reclaimed(o Outcome, bound time.Duration, fast bool) {
 	if *list = append(*list, o.Took); len(*list) > 256 {
 		*list = (*list)[1:]
 	}
-}
-
-// Stats counts what the arbiter did since its start.
-type Stats struct {
-	Loans, Reclaims, Breaches, Violations int
-	// Fast and Slow are the newest reclaim times of work that stops at once and
-	// of work that saves first.
-	Fast, Slow []time.Duration
-	// Bound is the largest bound that was promised for a reclaimed loan.
-	Bound time.Duration
 }
 
 // P99 is the 99th percentile of all kept reclaim times; 0 with none.

@@ -16,6 +16,8 @@ type Record struct {
 	Outcome string        `json:"outcome,omitempty"` // "" = decided; done, failed, bound_broken, observed
 	Took    time.Duration `json:"took,omitempty"`    // ns
 	Error   string        `json:"error,omitempty"`
+	Fault   bool          `json:"fault,omitempty"` // bound_broken: by a device's fault
+	Cap     int           `json:"cap,omitempty"`   // bound_broken: slices that may be lent from now on
 }
 
 // String says it in one line, with the numbers.
@@ -34,6 +36,9 @@ func (r Record) String() string {
 		fmt.Fprintf(&b, "%s of %s %s after %v", m.Action, m.Slice, strings.ReplaceAll(r.Outcome, "_", " "), round(r.Took))
 		if r.Error != "" {
 			fmt.Fprintf(&b, ": %s", r.Error)
+		}
+		if r.Cap > 0 {
+			fmt.Fprintf(&b, "; from now on at most %d slices are lent", r.Cap)
 		}
 	default:
 		m.say(&b, w)

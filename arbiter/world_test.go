@@ -35,6 +35,7 @@ type world struct {
 	seed     uint64                   // 0: what took says, exactly
 	tuned    map[string]Setting
 	arb      *Arbiter // the loop that runs over it
+	seen     int      // looks
 }
 
 func newWorld(t *testing.T, n int, models ...Model) *world {
@@ -49,6 +50,7 @@ func newWorld(t *testing.T, n int, models ...Model) *world {
 func (w *world) List(context.Context) ([]gpu.Device, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.seen++
 	if w.blind {
 		return nil, errors.New("driver gone")
 	}
@@ -272,6 +274,26 @@ func (w *world) load(model string, level float64) {
 	}
 }
 
+// arrive is one more request.
+func (w *world) arrive(model string, work float64) {
+	w.set(func() {
+		for i := range w.models {
+			if m := &w.models[i]; m.Name == model {
+				m.InFlight++
+				m.Work = slices.Clone(m.Work)
+				m.Work[len(m.Work)-1] += work
+			}
+		}
+	})
+	w.arb.Arrived(model, time.Duration(work*float64(time.Second)))
+}
+
+func (w *world) looks() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seen
+}
+
 func (w *world) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -345,6 +367,8 @@ func testCore(t testing.TB, change func(*CoreOptions)) *Core {
 	}
 	return c
 }
+
+func testLog(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
 
 // begin starts the loop with quick periods: guard 0.5 s, plan 2 s. The test goes
 // on 0.1 s later, so that what it does falls between two looks.

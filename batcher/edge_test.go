@@ -543,7 +543,6 @@ func TestMissed(t *testing.T) {
 		defer stop(t, b)
 		b.Missed(backends.Standard, 100)
 		b.Missed(backends.Offline, 7)
-		time.Sleep(time.Second)
 		s := b.Signals(time.Now())
 		if last := Seconds - 1; s.Load.Buckets[last] != (Bucket{1, 100}) || s.Offline.Buckets[last] != (Bucket{1, 7}) {
 			t.Errorf("load %+v, offline %+v", s.Load.Buckets[last], s.Offline.Buckets[last])

@@ -196,7 +196,7 @@ func TestSignals(t *testing.T) {
 	if s = c.Signals(at.Add(2 * time.Second)); s.First.Samples != 0 {
 		t.Errorf("%d samples after the window, want 0", s.First.Samples)
 	}
-	if got := s.Load.Buckets[Seconds-2]; got != (Bucket{2, 50}) {
+	if got := s.Load.Buckets[Seconds-3]; got != (Bucket{2, 50}) {
 		t.Errorf("bucket %+v, want 2 requests of 50 tokens; %+v", got, s.Load.Buckets)
 	}
 	if s = c.Signals(t0.Add(time.Hour)); s.Load != (Load{}) {

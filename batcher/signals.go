@@ -80,7 +80,7 @@ const Seconds = 60
 // Load is what arrived, refused work included: demand, not service.
 type Load struct {
 	Requests, Tokens float64         // a second, smoothed over about 5 s
-	Buckets          [Seconds]Bucket // whole seconds, oldest first; the last one is the last whole second
+	Buckets          [Seconds]Bucket // oldest first; the last one is the second until now, so that a burst shows at once
 }
 
 // Bucket is what arrived within one second.
@@ -154,23 +154,25 @@ func (a *average) add(v float64) {
 	a.mean += (v - a.mean) / float64(a.n)
 }
 
-// arrivals counts per second of Unix time.
+// arrivals counts per tenth of a second of Unix time.
 type arrivals struct {
-	ring   [Seconds + 1]Bucket
-	second int64 // that the newest bucket counts
+	ring [Seconds * tenths]Bucket
+	tick int64 // that the newest bucket counts
 }
 
+const tenths = 10 // of a second
+
 func (a *arrivals) advance(now time.Time) {
-	s := now.Unix()
-	for n := min(s-a.second, Seconds+1); n > 0; n-- {
-		a.ring[(s-n+1)%(Seconds+1)] = Bucket{}
+	t := now.UnixMilli() * tenths / 1000
+	for n := min(t-a.tick, Seconds*tenths); n > 0; n-- {
+		a.ring[(t-n+1)%(Seconds*tenths)] = Bucket{}
 	}
-	a.second = max(a.second, s)
+	a.tick = max(a.tick, t)
 }
 
 func (a *arrivals) add(now time.Time, tokens int) {
 	a.advance(now)
-	b := &a.ring[a.second%(Seconds+1)]
+	b := &a.ring[a.tick%(Seconds*tenths)]
 	b.Requests++
 	b.Tokens += tokens
 }
@@ -178,8 +180,11 @@ func (a *arrivals) add(now time.Time, tokens int) {
 func (a *arrivals) load(now time.Time) (l Load) {
 	a.advance(now)
 	for i := range l.Buckets {
-		b := a.ring[(a.second+1+int64(i))%(Seconds+1)]
-		l.Buckets[i] = b
+		b := &l.Buckets[i]
+		for k := range int64(tenths) {
+			t := a.ring[(a.tick+1+int64(i)*tenths+k)%(Seconds*tenths)]
+			b.Requests, b.Tokens = b.Requests+t.Requests, b.Tokens+t.Tokens
+		}
 		const weight = 0.2 // of a new second
 		l.Requests += weight * (float64(b.Requests) - l.Requests)
 		l.Tokens += weight * (float64(b.Tokens) - l.Tokens)

@@ -210,7 +210,23 @@ func changes(a, b *Report) []Change {
 		}
 		return out
 	}
-	was, is := of(a), of(b)
+	return differences(of(a), of(b))
+}
+
+// Differences lists the keys of two configurations, in JSON, that differ.
+func Differences(a, b json.RawMessage) []Change {
+	of := func(text json.RawMessage) map[string]string {
+		out := map[string]string{}
+		var config any
+		if json.Unmarshal(text, &config) == nil {
+			flatten("config", config, out)
+		}
+		return out
+	}
+	return differences(of(a), of(b))
+}
+
+func differences(was, is map[string]string) []Change {
 	keys := maps.Clone(was)
 	maps.Copy(keys, is)
 	out := []Change{}

@@ -41,3 +41,6 @@ func tool() Tool {
 	}
 	return out
 }
+
+// ThisTool describes this build.
+func ThisTool() Tool { return tool() }

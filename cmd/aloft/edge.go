@@ -91,6 +91,7 @@ func (s submitter) Submit(ctx context.Context, r *backends.Request) (*backends.R
 					Err: fmt.Errorf("every replica failed, and none starts again before the request's time is up: %w", backends.ErrUnavailable)}
 			}
 		}
+		s.arrived(m, r)
 		reply, err := m.batcher.Submit(ctx, r)
 		if err == nil {
 			return reply, nil
@@ -99,6 +100,18 @@ func (s submitter) Submit(ctx context.Context, r *backends.Request) (*backends.R
 			return reply, s.onItsWay(r.Model, err)
 		}
 	}
+}
+
+// arrived tells the arbiter of a request, which may be the one that breaks the
+// envelope of its model.
+func (s *serving) arrived(m *served, r *backends.Request) {
+	if s.tell == nil || r.Class == backends.Offline {
+		return
+	}
+	m.meter.mu.Lock()
+	rate := m.meter.rate
+	m.meter.mu.Unlock()
+	s.tell(m.Name, time.Duration(float64(r.Tokens)*rate*float64(time.Second)))
 }
 
 // hopeless is how long no replica can be there for a request that would not wait

@@ -269,6 +269,9 @@ func (s *server) openArbiter(context.Context) error {
 		FastHorizon: a.FastHorizon, SlowHorizon: a.SlowHorizon, RiseQuantile: a.RiseQuantile}
 	s.arbiter, err = arbiter.New(arbiter.Options{Core: core, Serving: s.serving, Work: s.work, Inventory: s.inventory,
 		MoveTimeout: s.conf.Pool.StartTimeout, Journal: s.journal}, s.log)
+	if err == nil {
+		s.serving.tell = s.arbiter.Arrived
+	}
 	return err
 }
 

@@ -89,7 +89,8 @@ func (m *served) listed() gateway.Model {
 type serving struct {
 	pool *pool.Pool
 	set  atomic.Pointer[modelSet]
-	open atomic.Pointer[[]WindowConfig] // the maintenance windows that are open; nil = none
+	open atomic.Pointer[[]WindowConfig]         // the maintenance windows that are open; nil = none
+	tell func(model string, work time.Duration) // the arbiter, of each arrival; nil = nobody listens
 
 	mu       sync.Mutex
 	changed  chan struct{}                 // closed and replaced whenever a replica changes

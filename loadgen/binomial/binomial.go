@@ -1,5 +1,5 @@
 // Package binomial is what can be said of a share: how likely it is to see k or
-// more of n, and the interval of a share that was seen. It is pure.
+// more of n, the interval of a share that was seen, and that of a mean. It is pure.
 package binomial
 
 import "math"

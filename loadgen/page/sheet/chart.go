@@ -62,13 +62,13 @@ type mark struct {
 func (c *Chart) Left() float64   { return plotLeft }
 func (c *Chart) Right() float64  { return plotRight }
 func (c *Chart) Top() float64    { return plotTop }
-func (c *Chart) Bottom() float64 { return plotBottom }
+func (c *Chart) Bottom() float64 { return c.Height - (chartHeight - plotBottom) }
 func (c *Chart) Width() float64  { return chartWidth }
 func (c *Chart) Middle() float64 { return (plotLeft + plotRight) / 2 }
 
 // classes are the series in their order: each has a colour and a dash pattern of
 // its own, so that they can be told apart in black on white.
-var classes = []string{"s1", "s2", "s3", "s4", "s5", "s6"}
+var classes = []string{"s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9"}
 
 // Class is the class of the i-th series.
 func Class(i int) string { return classes[i%len(classes)] }
@@ -98,7 +98,7 @@ func pos(v float64) string { return strconv.FormatFloat(math.Round(v*100)/100, '
 
 // linear is an axis from 0 to at least the greatest value.
 func linear(label string, greatest float64, on span) Axis {
-	step := niceStep(greatest / 5)
+	step := NiceStep(greatest / 5)
 	hi := step * math.Max(1, math.Ceil(greatest/step-1e-9))
 	a := Axis{Label: label, scale: scale{lo: 0, hi: hi, from: on.from, to: on.to}}
 	for i := 0; float64(i)*step <= hi*(1+1e-9); i++ {
@@ -107,8 +107,8 @@ func linear(label string, greatest float64, on span) Axis {
 	return a
 }
 
-// niceStep is the least of 1, 2, 5 times a power of ten that is not less.
-func niceStep(v float64) float64 {
+// NiceStep is the least of 1, 2, 5 times a power of ten that is not less.
+func NiceStep(v float64) float64 {
 	if !(v > 0) || math.IsInf(v, 0) {
 		return 1
 	}
@@ -128,10 +128,10 @@ func logarithmic(label string, least, greatest float64, on span) Axis {
 		least = 0.001
 	}
 	greatest = max(greatest, least)
-	hi := niceStep(greatest)
-	lo := 1 / niceStep(1/least)
+	hi := NiceStep(greatest)
+	lo := 1 / NiceStep(1/least)
 	if hi < 5*lo { // at least some room
-		lo, hi = 1/niceStep(2/lo), niceStep(2*hi)
+		lo, hi = 1/NiceStep(2/lo), NiceStep(2*hi)
 	}
 	a := Axis{Label: label, scale: scale{lo: lo, hi: hi, from: on.from, to: on.to, log: true}}
 	decades := math.Log10(hi / lo)
@@ -194,6 +194,16 @@ func (c *Chart) Band(low, high []Point) {
 	c.Lines = append(c.Lines, stroke{Class: "band", Path: c.path(points) + "Z"})
 }
 
+// Area fills between two series of the same places, with an entry in the legend
+// unless the name is "".
+func (c *Chart) Area(class, name string, low, high []Point) {
+	c.Band(low, high)
+	c.Lines[len(c.Lines)-1].Class = class
+	if name != "" {
+		c.Legend = append(c.Legend, box{Class: class, Text: name})
+	}
+}
+
 // Dot marks a point that tells its figures.
 func (c *Chart) Dot(p Point, class, text string) {
 	c.Dots = append(c.Dots, dot{pos(c.X.at(p.X)), pos(c.Y.at(p.Y)), class, text})
@@ -220,7 +230,7 @@ func (c *Chart) Down(x float64, label string) {
 // Hover lets what is drawn between two values of x tell its figures.
 func (c *Chart) Hover(from, to float64, text string) {
 	at, end := c.X.at(from), c.X.at(to)
-	c.Hovers = append(c.Hovers, box{pos(at), pos(plotTop), pos(end - at), pos(plotBottom - plotTop), "", text})
+	c.Hovers = append(c.Hovers, box{pos(at), pos(plotTop), pos(end - at), pos(c.Bottom() - plotTop), "", text})
 }
 
 // NewChart is an empty plot.

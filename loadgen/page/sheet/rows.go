@@ -14,7 +14,7 @@ type Row struct {
 	Parts []Span
 }
 
-// Span is a part of a row, from and to as shares of its length.
+// Span is a part of a row, from and to as shares of its length, or of a lane.
 type Span struct {
 	From, To    float64
 	Class, Text string
@@ -37,6 +37,32 @@ func NewRows(title, desc string, legend []Key, rows []Row) *Chart {
 		}
 	}
 	return c
+}
+
+// laneHigh is from one lane to the next, in SVG units.
+const laneHigh = 6.0
+
+// NewLanes is a plot over time with lanes below each other, for Lane to fill; what
+// it shows is to be said in its Desc.
+func NewLanes(title string, x Axis, legend []Key, lanes int) *Chart {
+	bottom := plotTop + laneHigh*float64(lanes)
+	c := &Chart{Title: title, X: x, Height: bottom + chartHeight - plotBottom}
+	c.Y = Axis{scale: scale{hi: float64(max(lanes, 1)), from: bottom, to: plotTop}}
+	for _, k := range legend {
+		c.Legend = append(c.Legend, box{Class: k.Class, Text: k.Name})
+	}
+	return c
+}
+
+// Lane draws a span in x over the lanes from top on, high of them.
+func (c *Chart) Lane(top, high int, s Span) {
+	at, end := c.X.at(s.From), c.X.at(s.To)
+	c.Bars = append(c.Bars, box{pos(at), pos(c.Y.at(c.Y.hi - float64(top))), pos(end - at), pos(laneHigh*float64(high) - 0.5), s.Class, s.Text})
+}
+
+// LaneName names the lanes from top on, high of them.
+func (c *Chart) LaneName(top, high int, name string) {
+	c.Y.Tick(c.Y.hi-float64(top)-float64(high)/2, name)
 }
 
 // Shortened is a text of so many characters at most.
