@@ -52,7 +52,7 @@ func (o CoreOptions) Validate() error {
 // it alike: Look, carry out the orders, Settle each.
 type Core struct {
 	opt    CoreOptions
-	decide func(Snapshot) Plan // the policy's
+	decide func(Snapshot) Plan // for tests; nil = the policy's
 	log    *slog.Logger
 
 	scene             // the slices as last observed, with their leases
@@ -124,7 +124,7 @@ func NewCore(o CoreOptions) (*Core, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Core{opt: o, decide: o.Policy.Decide, log: log, lending: lending{cap: noCap}, scene: newScene(), models: map[string]*memory{}, timeouts: timeouts{}}, nil
+	return &Core{opt: o, log: log, lending: lending{cap: noCap}, scene: newScene(), models: map[string]*memory{}, timeouts: timeouts{}}, nil
 }
 
 // SetPolicy is the policy from the next look on.
@@ -157,7 +157,11 @@ func (c *Core) Look(o Observation) []Order {
 	c.raise(now)
 	c.claims = c.timeouts.expire(c.claims, now)
 	s.Cap, s.RoomFrom, s.Claims = c.cap, c.roomFrom, c.claims
-	c.plan = c.decide(*s)
+	if c.plan = (Plan{}); c.decide != nil {
+		c.plan = c.decide(*s)
+	} else {
+		c.plan = c.opt.Policy.Decide(*s)
+	}
 	c.claims = c.timeouts.keep(c.claims, c.plan.Claims)
 	c.note()
 	c.orders = c.orders[:0]

@@ -54,7 +54,7 @@ type Options struct {
 	Serving   Serving
 	Work      Work
 	Inventory gpu.Inventory
-	Shaper    gpu.Shaper // nil = geometry stays as it is
+	Shaper    gpu.Shaper // nil = no reshapes are planned
 
 	MoveTimeout time.Duration // a move that takes longer is given up
 	Journal     io.Writer     // decisions as JSON lines; nil = none
@@ -71,8 +71,6 @@ func (o Options) Validate() error {
 		return errors.New("arbiter: serving, work and inventory are needed")
 	case o.MoveTimeout <= 0:
 		return fmt.Errorf("arbiter: move_timeout is %v, want more than 0", o.MoveTimeout)
-	case o.Shaper == nil && o.Core.Geometry > 0:
-		return errors.New("arbiter: geometry wants a shaper")
 	}
 	return nil
 }
@@ -97,6 +95,9 @@ type Arbiter struct {
 func New(o Options, log *slog.Logger) (*Arbiter, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
+	}
+	if o.Shaper == nil {
+		o.Core.Geometry = 0
 	}
 	a := &Arbiter{opt: o, log: log, outcome: make(chan Outcome), kick: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
 	o.Core.Log, o.Core.OnRecord = log, a.record

@@ -581,7 +581,7 @@ func TestOptionsValidate(t *testing.T) {
 		"work": func(o *Options) { o.Work = nil }, "inventory": func(o *Options) { o.Inventory = nil },
 		"guard": func(o *Options) { o.Core.Guard = 0 }, "plan": func(o *Options) { o.Core.Plan = 0 }, "fast": func(o *Options) { o.Core.FastHorizon = 0 },
 		"slow": func(o *Options) { o.Core.SlowHorizon = 0 }, "quantile": func(o *Options) { o.Core.RiseQuantile = 1.1 }, "timeout": func(o *Options) { o.MoveTimeout = 0 },
-		"geometry": func(o *Options) { o.Core.Geometry = 1 }, "shaper": func(o *Options) { o.Core.Geometry = time.Hour },
+		"geometry": func(o *Options) { o.Core.Geometry = 1 },
 	} {
 		o := good
 		if spoil != nil {

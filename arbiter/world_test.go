@@ -34,8 +34,10 @@ type world struct {
 	lost     time.Duration            // that each preempt reports
 	seed     uint64                   // 0: what took says, exactly
 	tuned    map[string]Setting
-	arb      *Arbiter // the loop that runs over it
-	seen     int      // looks
+	arb      *Arbiter            // the loop that runs over it
+	seen     int                 // looks
+	family   string              // of every GPU; "" = no MIG
+	script   func(Snapshot) Plan // decides instead of the policy; nil = the policy does
 }
 
 func newWorld(t *testing.T, n int, models ...Model) *world {
@@ -55,10 +57,50 @@ func (w *world) List(context.Context) ([]gpu.Device, error) {
 		return nil, errors.New("driver gone")
 	}
 	var out []gpu.Device
-	for i, s := range w.slices { // a device each, so that a test can spoil one
-		out = append(out, gpu.Device{Index: i, Health: gpu.Health{OK: !w.sick[s.ID]}, Slices: []gpu.Slice{s}})
+	for _, s := range w.slices { // most often a device each, so that a test can spoil one
+		i := slices.IndexFunc(out, func(d gpu.Device) bool { return d.Index == s.GPU })
+		if i < 0 {
+			i, out = len(out), append(out, gpu.Device{Index: s.GPU, Family: w.family, MIG: w.family != "", Health: gpu.Health{OK: true}})
+		}
+		out[i].Slices = append(out[i].Slices, s)
+		if w.sick[s.ID] {
+			out[i].Health.OK = false
+		}
 	}
 	return out, nil
+}
+
+// Reshape implements gpu.Shaper: halfway through what goes has gone.
+func (w *world) Reshape(ctx context.Context, index int, layout []gpu.Placement) ([]gpu.Slice, error) {
+	stays := func(s gpu.Slice) bool {
+		return slices.ContainsFunc(layout, func(p gpu.Placement) bool { return p.Start == s.Start && p.Profile == s.Shape.Profile })
+	}
+	w.set(func() {
+		w.slices = slices.DeleteFunc(w.slices, func(s gpu.Slice) bool {
+			gone := s.GPU == index && !stays(s)
+			if gone {
+				w.mustBeFree(s.ID, "a reshape")
+				w.replicas = slices.DeleteFunc(w.replicas, func(r *Placed) bool { return r.Slice == s.ID })
+			}
+			return gone
+		})
+	})
+	if err := w.wait(ctx, "reshape", "", fmt.Sprint(index)); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range layout {
+		shape, err := gpu.ShapeOf(w.family, p.Profile)
+		if err != nil {
+			return nil, err
+		}
+		s := gpu.Slice{ID: fmt.Sprintf("g%d/%s@%d", index, p.Profile, p.Start), GPU: index, Start: p.Start, Shape: shape}
+		if !slices.ContainsFunc(w.slices, func(o gpu.Slice) bool { return o.GPU == index && stays(o) && o.Start == p.Start }) {
+			w.slices = append(w.slices, s)
+		}
+	}
+	return nil, nil
 }
 
 func (w *world) Usage(context.Context, string) (gpu.Usage, error) { return gpu.Usage{}, nil }
@@ -383,7 +425,7 @@ func begin(w *world, change func(*Options)) *running {
 	if r.Arbiter, err = New(o, slog.New(slog.NewTextHandler(r.logged, &slog.HandlerOptions{Level: slog.LevelError}))); err != nil {
 		w.t.Fatal(err)
 	}
-	w.arb = r.Arbiter
+	w.arb, r.core.decide = r.Arbiter, w.script
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	go func() { r.Run(ctx); close(r.done) }()
