@@ -1,6 +1,7 @@
 package arbiter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -25,6 +26,8 @@ type CoreOptions struct {
 	// are. Models without one cover the quantile of their last hour's rises.
 	Laws map[string]Law
 
+	Lease time.Duration // a loan that no look renews for so long ends; 0 = a minute
+
 	Log      *slog.Logger // nil = none
 	OnRecord func(Record) // every decision and outcome; nil = nobody listens
 }
@@ -41,6 +44,8 @@ func (o CoreOptions) Validate() error {
 		return fmt.Errorf("arbiter: geometry is %v, want 0 or at least plan (%v)", o.Geometry, o.Plan)
 	case o.FastHorizon <= 0 || o.SlowHorizon < o.FastHorizon:
 		return fmt.Errorf("arbiter: horizons are %v and %v, want 0 < fast <= slow", o.FastHorizon, o.SlowHorizon)
+	case o.Lease != 0 && o.Lease < 2*o.Guard:
+		return fmt.Errorf("arbiter: lease is %v, want at least two guards (%v)", o.Lease, 2*o.Guard)
 	case o.RiseQuantile <= 0 || o.RiseQuantile > 1:
 		return fmt.Errorf("arbiter: rise_quantile is %g, want more than 0 and at most 1", o.RiseQuantile)
 	}
@@ -120,6 +125,7 @@ func NewCore(o CoreOptions) (*Core, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	o.Lease = cmp.Or(o.Lease, time.Minute)
 	log := o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -142,7 +148,8 @@ func (c *Core) Due(now time.Time) bool { return now.Add(c.skew).Sub(c.now) >= c.
 // Look books the time since the last one, decides, and enters every move that is
 // to be made in the leases. The orders are valid until the next look.
 func (c *Core) Look(o Observation) []Order {
-	now := c.time(o.Now)
+	last, now := c.now, c.time(o.Now)
+	c.renew(last, now)
 	c.observe(o, now)
 	c.check()
 	s := &c.snapshot

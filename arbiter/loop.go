@@ -84,7 +84,9 @@ type Arbiter struct {
 	kick    chan struct{}
 	urgent  chan struct{} // more has arrived than the last look allows for
 	allowed atomic.Pointer[map[string]*allowance]
-	looked  time.Time // when the loop did last
+	looked  time.Time             // when the loop did last
+	loans   atomic.Pointer[loans] // what the watch ends if the loop looks no more
+	ending  atomic.Int64          // loans that it is ending
 	moves   sync.WaitGroup
 
 	mu   sync.Mutex // guards the core, since others look at it while the loop runs
@@ -121,6 +123,9 @@ func (a *Arbiter) Run(ctx context.Context) {
 	pause := time.NewTimer(time.Hour)
 	pause.Stop()
 	done := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { a.watch(ctx) })
+	defer watching.Wait()
 	a.Kick() // the first look need not wait for the guard
 	for {
 		select {
@@ -158,6 +163,9 @@ func (a *Arbiter) SetPolicy(p Policy) error {
 
 // look observes, lets the core decide, and starts the moves.
 func (a *Arbiter) look(ctx context.Context) {
+	if a.ending.Load() > 0 {
+		return // what is held changes under our eyes
+	}
 	now := time.Now()
 	a.looked = now
 	devices, err := a.opt.Inventory.List(ctx)
@@ -167,6 +175,10 @@ func (a *Arbiter) look(ctx context.Context) {
 	}
 	o := Observation{Now: now, Devices: devices, Jobs: a.opt.Work.Jobs()}
 	o.Models, o.Placed = a.opt.Serving.Observe(now)
+	if took := time.Since(now); took > a.core.opt.Lease/2 {
+		a.log.Warn("observation is too old to decide on", "took", took)
+		return
+	}
 	tasks, settings := a.decide(o)
 	for _, set := range settings {
 		a.opt.Serving.Tune(set)
@@ -199,6 +211,7 @@ func (a *Arbiter) decide(o Observation) ([]task, []Setting) {
 	orders := a.core.Look(o)
 	allowed := a.core.allowances()
 	a.allowed.Store(&allowed)
+	a.loans.Store(a.listLoans(time.Now()))
 	s := a.core.Snapshot()
 	var tasks []task
 	for _, order := range orders {
@@ -241,7 +254,7 @@ func (a *Arbiter) carryOut(ctx context.Context, t task) (lost time.Duration, err
 		for _, s := range t.slices {
 			on = append(on, s.Slice)
 		}
-		return 0, a.opt.Work.Start(ctx, m.Job, on)
+		return a.lend(ctx, m.Job, on)
 	case Vacate:
 		if s.Lent() {
 			if lost, err = a.opt.Work.Preempt(ctx, s.Job, s.Slice); err != nil {

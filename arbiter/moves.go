@@ -6,11 +6,15 @@ import (
 )
 
 // Lease says who holds a slice. Gen rises with every change, so that a late
-// outcome of an earlier lease is refused.
+// outcome of an earlier lease is refused. Every look renews it; one that is not
+// renewed until Until ends, and its slice goes back to serving. Who enforces that:
+// the loop's watch while its own process lives (watch.go), and the operating
+// system, which ends engines and jobs with the server, when it does not.
 type Lease struct {
 	Gen     uint64
 	Job     string // the borrower; "" = serving or nobody
 	Since   time.Time
+	Until   time.Time     // of a loan
 	Bound   time.Duration // promised reclaim time of the loan
 	Moving  bool
 	Leaving bool   // moving away from a job
@@ -51,6 +55,26 @@ func (c *Core) enter(m Move) Order {
 	return Order{m, gen}
 }
 
+// renew lets the loans last on, or ends them: after a silence longer than their
+// term somebody else has ended them, and what is really held is to be seen.
+func (c *Core) renew(last, now time.Time) {
+	until := now.Add(c.opt.Lease)
+	for i := range c.leases {
+		l := &c.leases[i]
+		switch {
+		case l.Job == "":
+		case !l.Moving && now.After(l.Until) && !l.Until.IsZero():
+			c.stats.Expired++
+			s := &c.snapshot.Slices[i]
+			c.record(Record{Time: now, Outcome: "expired", Gen: l.Gen, Took: now.Sub(last),
+				Move: Move{Action: Reclaim, Slice: s.ID, Job: l.Job, Model: s.Model, Bound: l.Bound}})
+			*l = Lease{Gen: c.nextGen(), Since: now}
+		default:
+			l.Until = until
+		}
+	}
+}
+
 // shape takes the slices of a GPU that will not be there any more.
 func (c *Core) shape(m Move, gen uint64, now time.Time) {
 	c.shaping[m.GPU] = gen
@@ -89,7 +113,7 @@ func (c *Core) Settle(now time.Time, o Outcome) {
 	}
 	delete(c.pending, o.Gen)
 	m := p.move
-	r := Record{Time: now, Move: m, Gen: o.Gen, Took: o.Took, Outcome: "done"}
+	r := Record{Time: now, Move: m, Gen: o.Gen, Took: o.Took, Outcome: "done", Fast: p.fast}
 	if o.Err != nil {
 		r.Outcome, r.Error = "failed", o.Err.Error()
 	}

@@ -136,7 +136,7 @@ func (a *audit) bad(format string, args ...any) {
 // under the arbiter's lock.
 func (a *audit) record(r Record) {
 	m := r.Move
-	if m.Action == Hold {
+	if m.Action == Hold || r.Outcome == "expired" {
 		return
 	}
 	if r.Outcome != "" {

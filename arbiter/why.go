@@ -13,9 +13,10 @@ type Record struct {
 	Time    time.Time     `json:"time"`
 	Move    Move          `json:"move"`
 	Gen     uint64        `json:"gen,omitempty"`
-	Outcome string        `json:"outcome,omitempty"` // "" = decided; done, failed, bound_broken, observed
+	Outcome string        `json:"outcome,omitempty"` // "" = decided; done, failed, bound_broken, observed, expired
 	Took    time.Duration `json:"took,omitempty"`    // ns
 	Error   string        `json:"error,omitempty"`
+	Fast    bool          `json:"fast,omitempty"`  // the job that left had nothing to save
 	Fault   bool          `json:"fault,omitempty"` // bound_broken: by a device's fault
 	Cap     int           `json:"cap,omitempty"`   // bound_broken: slices that may be lent from now on
 }
@@ -32,6 +33,8 @@ func (r Record) String() string {
 		if m.Action == Reclaim {
 			fmt.Fprintf(&b, " of the promised %v", round(m.Bound))
 		}
+	case r.Outcome == "expired":
+		fmt.Fprintf(&b, "loan of %s to %s ended: nobody renewed it for %v", m.Slice, m.Job, round(r.Took))
 	case r.Outcome == "failed" || r.Outcome == "bound_broken":
 		fmt.Fprintf(&b, "%s of %s %s after %v", m.Action, m.Slice, strings.ReplaceAll(r.Outcome, "_", " "), round(r.Took))
 		if r.Error != "" {

@@ -36,6 +36,7 @@ type world struct {
 	tuned    map[string]Setting
 	arb      *Arbiter            // the loop that runs over it
 	seen     int                 // looks
+	gate     chan struct{}       // a look that reads the replicas hangs until it is closed
 	family   string              // of every GPU; "" = no MIG
 	script   func(Snapshot) Plan // decides instead of the policy; nil = the policy does
 }
@@ -108,6 +109,11 @@ func (w *world) Close() error                                     { return nil }
 
 func (w *world) Observe(time.Time) ([]Model, []Placed) {
 	w.mu.Lock()
+	if gate := w.gate; gate != nil {
+		w.mu.Unlock()
+		<-gate
+		w.mu.Lock()
+	}
 	defer w.mu.Unlock()
 	var out []Placed
 	for _, r := range w.replicas {
