@@ -126,7 +126,7 @@ type Learned struct {
 	// HeldFast and HeldSlow are levels that the lines do not fall below yet: the
 	// law's hold, and the forecast.
 	HeldFast, HeldSlow float64
-	Law                bool      // a law was learned: its hold stands for all other waiting
+	Law                Law       // once learned, its hold stands for all other waiting
 	SurplusFrom        time.Time // since when it has had more than it needs; zero = it has not
 	Reclaimed          time.Time // last reclaim for it
 }
@@ -193,21 +193,30 @@ type Stopping struct {
 const fastLeave = 2 * time.Second
 
 // Fast reports whether the job gives its slice back at once: nothing to save.
-func (j Job) Fast() bool { return j.Kind == "batch" || j.Leave > 0 && j.Leave <= fastLeave }
+func (j *Job) Fast() bool { return j.Kind == "batch" || j.Leave > 0 && j.Leave <= fastLeave }
 
 // Waits reports whether the job could use another slice.
-func (j Job) Waits() bool { return j.Have < j.MaxWidth }
+func (j *Job) Waits() bool { return j.Have < j.MaxWidth }
+
+// Gang reports whether the job starts with several slices or not at all.
+func (j *Job) Gang() bool { return j.MinWidth > 1 && j.Have < j.MinWidth }
 
 // order is the sequence in which kinds are lent to: cheap to take back first.
 var order = map[string]int{"batch": 0, "quantize": 1, "evaluate": 2, "train": 3, "session": 4}
 
-// Cost is what stopping the job now loses, in slice time.
-func (j Job) Cost() time.Duration {
-	if j.Fast() {
-		return 0
+// Cost is what stopping the job now loses, in slice time: what is not saved, or
+// the time to save it within the grace; and what it takes to come back.
+func (j *Job) Cost() time.Duration {
+	lost := j.Unsaved
+	if !j.Fast() && j.Grace > 0 {
+		lost = min(lost, j.Grace)
 	}
-	return min(j.Unsaved, j.Grace) + j.Restart
+	return lost + j.Restart
 }
+
+// Light reports whether the job may be stopped at any time for next to nothing:
+// rows of a file. All others are kept where serving is least likely to come back.
+func (j *Job) Light() bool { return j.Kind == "batch" || j.Kind == "embed" }
 
 // Action is what a move does.
 type Action string
@@ -240,6 +249,10 @@ const (
 	NotLongYet  Reason = "hold_time"    // surplus for less than the hold time
 	CapReached  Reason = "cap"          // the lending cap after a broken bound
 	NeededSoon  Reason = "needed"       // now or within the horizon
+	NotWorthIt  Reason = "not_worth_it" // going out and coming back would cost more than it brings
+	OverLimit   Reason = "limit"        // the model may lend, or the tenant borrow, no more
+	ForJob      Reason = "for_job"      // a job of higher priority, or a gang, claims it
+	OtherShape  Reason = "shape"        // what waits needs other instances
 )
 
 // Move is one step of a plan.

@@ -94,7 +94,7 @@ type replay struct {
 
 func newReplay(p Past, o LearnOptions) *replay {
 	r := &replay{Past: p, o: o, root: make([]float32, len(p.Level)), late: make([]bool, len(p.Level)), want: make([]float32, len(p.Level))}
-	q := queue{slack: o.Slack.Seconds()}
+	q := fluid{slack: o.Slack.Seconds()}
 	for i, l := range p.Level {
 		r.root[i] = float32(math.Sqrt(max(float64(l), 1)))
 		w := float64(p.Work[i])
@@ -106,15 +106,15 @@ func newReplay(p Past, o LearnOptions) *replay {
 	return r
 }
 
-// queue is a fluid model of the requests that wait for a replica.
-type queue struct {
+// fluid models the requests that wait for a replica.
+type fluid struct {
 	slack, work float64
 }
 
 // late adds one second and says whether those who arrive in it come too late:
 // the wait takes most of the slack, or all slots are taken (the level counts 95 %
 // of them, and a fifth more sequences than that wait for each other's end).
-func (q *queue) late(level, work, ready float64) bool {
+func (q *fluid) late(level, work, ready float64) bool {
 	q.work = max(0, q.work+work-ready)
 	return q.work > 0.9*q.slack*ready || level > 1.2*ready
 }
@@ -124,7 +124,7 @@ func (r *replay) try(l Law) Trial {
 	line, share := peak{n: wholeSeconds(l.Hold)}, float64(r.o.Share)
 	delay := wholeSeconds(r.o.Fast)
 	supply := peak{n: delay} // of what is missing: a replica wanted now comes after the delay
-	q := queue{slack: r.o.Slack.Seconds()}
+	q := fluid{slack: r.o.Slack.Seconds()}
 	lent, loans, late, was := 0.0, 0.0, 0.0, share
 	for i, level := range r.Level {
 		line.add(float64(level) + l.Fast*float64(r.root[i]))

@@ -163,12 +163,17 @@ func (a *audit) record(r Record) {
 	switch m.Action {
 	case Lend:
 		j := jobOf(st.snapshot, m.Job)
-		if s.Lent() || !fits(s.Shape, j.Needs) || m.Bound <= 0 || m.Why.Lent > m.Why.Lendable || m.Why.Lent > st.snapshot.Cap {
+		if s.Lent() || !fits(s.Shape, j.Needs) || m.Bound <= 0 || m.Why.Lent > m.Why.Lendable || loans(st.snapshot, st.plan) > st.snapshot.Cap {
 			a.bad("%v: slice %+v, job %+v, cap %d", m, s, j, st.snapshot.Cap)
 		}
 	case Reclaim:
 		if s.Job != m.Job || m.Bound <= 0 {
 			a.bad("%v of %+v", m, s)
+		}
+	case Vacate: // for a claim, and by lower priority only
+		k := slices.IndexFunc(st.plan.Claims, func(c Claim) bool { return slices.Contains(c.Slices, m.Slice) })
+		if k < 0 || s.Job != m.Job || jobOf(st.snapshot, m.Job).Priority >= jobOf(st.snapshot, st.plan.Claims[k].Job).Priority {
+			a.bad("%v of %+v, claims %+v", m, s, st.plan.Claims)
 		}
 	default:
 		if s.Lent() {
@@ -180,6 +185,24 @@ func (a *audit) record(r Record) {
 			a.bad("%v: a replica more than %d, or on too small a slice", m, c.Max)
 		}
 	}
+}
+
+// loans are the slices lent once a plan is carried out.
+func loans(s Snapshot, p Plan) (n int) {
+	for _, x := range s.Slices {
+		if x.Lent() && x.Phase != Unhealthy {
+			n++
+		}
+	}
+	for _, m := range p.Moves {
+		switch {
+		case m.Action == Lend:
+			n += 1 + len(m.Gang)
+		case m.Job != "" && (m.Action == Reclaim || m.Action == Vacate):
+			n--
+		}
+	}
+	return n
 }
 
 func jobOf(s Snapshot, id string) Job {

@@ -85,7 +85,7 @@ func keepLast(list []float32, x float64) []float32 {
 
 // fill says what has been learned, as a decision sees it.
 func (r *Rise) fill(l *Learned, now time.Time) {
-	l.RiseFast, l.RiseSlow, l.Law = r.fast, r.slow, r.law.Learned()
+	l.RiseFast, l.RiseSlow, l.Law = r.fast, r.slow, r.law
 	up := r.forecast.Upper(now)
 	l.HeldFast, l.HeldSlow = max(r.fastLine.top(), up), max(r.slowLine.top(), up)
 }

@@ -97,7 +97,7 @@ func TestLawLines(t *testing.T) {
 		r.Add(noon.Add(time.Duration(i)*time.Second), c.level, 0, Horizons{Fast: time.Second, Slow: time.Second})
 		var l Learned
 		r.fill(&l, noon)
-		if !l.Law || !near(l.HeldFast, c.fast) || !near(l.HeldSlow, c.slow) || l.RiseFast != 0.5 || l.RiseSlow != 1 {
+		if !l.Law.Learned() || !near(l.HeldFast, c.fast) || !near(l.HeldSlow, c.slow) || l.RiseFast != 0.5 || l.RiseSlow != 1 {
 			t.Errorf("second %d: %+v, want lines %v and %v", i, l, c.fast, c.slow)
 		}
 	}

@@ -1,0 +1,455 @@
+package arbiter
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"aloft/gpu"
+)
+
+// gatherFor is how long a claim may take beyond the slowest stop: then all that it
+// has gathered is let go, since capacity that waits for more serves nobody.
+const gatherFor = 2 * time.Minute
+
+// claims reports whether the job has a claim, or backs off from one.
+func (d *decision) claims(id string) bool {
+	for _, list := range [][]Claim{d.Claims, d.plan.Claims} {
+		for i := range list {
+			if list[i].Job == id {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// keepClaims goes on with every claim: empties what is still held, cuts what has
+// the wrong shape, and lends when all of it is there. It is done on every look,
+// since a plan period at each step would leave gathered slices idle.
+func (d *decision) keepClaims() {
+	for k := range d.Claims {
+		c := &d.Claims[k]
+		if c.Resting() {
+			continue
+		}
+		j := d.job(c.Job)
+		if c.Job == "" || !j.Waits() {
+			continue // met, or nobody is left to meet it
+		}
+		var mine []int
+		for i := range d.slices {
+			if d.claimOf(i) == k+1 {
+				mine = append(mine, i)
+			}
+		}
+		if d.advance(c, j, mine) {
+			d.plan.Claims = append(d.plan.Claims, *c)
+			for _, i := range mine {
+				if s := &d.slices[i]; !s.Lent() && s.Phase != Unhealthy {
+					d.kept += units(s.Shape)
+				}
+			}
+		}
+	}
+}
+
+// advance takes a claim one step on; false: it is met, or it cannot be.
+func (d *decision) advance(c *Claim, j *Job, mine []int) bool {
+	ready := len(mine) > 0
+	for _, i := range mine {
+		s := &d.slices[i]
+		switch {
+		case s.Phase == Unhealthy, !s.Moving && !s.Lent() && s.Phase != Free && s.Phase != Asleep:
+			return false // broken, or a model needed it more
+		case s.Moving:
+			ready = false
+		case s.Lent() || s.Phase == Asleep && len(c.GPUs) > 0:
+			d.vacate(i)
+			ready = false
+		}
+	}
+	var use []int
+	whole := map[int]bool{}
+	for _, i := range mine {
+		if s := &d.slices[i]; fits(s.Shape, j.Needs) && !whole[s.GPU] {
+			use = append(use, i)
+			whole[s.GPU] = len(c.GPUs) > 0
+		}
+	}
+	want := max(1, j.MinWidth-j.Have)
+	if len(c.GPUs) > 0 {
+		d.shape(c, j, mine, whole)
+	} else if len(mine) < want {
+		return false
+	}
+	if !ready || len(use) < want {
+		return true
+	}
+	u := 0
+	for _, i := range use[:want] {
+		u += units(d.slices[i].Shape)
+	}
+	if d.lent+u > d.lendable || d.loans+want > d.Cap {
+		return true // needs have grown meanwhile; the claim's timeout ends it
+	}
+	var from *serving
+	if want == 1 {
+		from = d.model(d.slices[use[0]].Model)
+	}
+	d.lendTo(use[:want], j, from)
+	return false
+}
+
+// shape cuts those GPUs of a claim that are empty and have no slice for the job.
+func (d *decision) shape(c *Claim, j *Job, mine []int, whole map[int]bool) {
+	for _, g := range c.GPUs {
+		empty := !whole[g]
+		for _, i := range mine {
+			s := &d.slices[i]
+			empty = empty && (s.GPU != g || s.Phase == Free && !s.Moving && !s.Lent())
+		}
+		if empty {
+			d.reshape(g, j.Needs)
+		}
+	}
+}
+
+// reshape fills an empty GPU with instances of one shape.
+func (d *decision) reshape(g int, needs gpu.Shape) {
+	f, ok := gpu.Lookup(d.family(g))
+	if !ok {
+		return
+	}
+	n := smallestProfile(f, needs)
+	if n < 0 {
+		return
+	}
+	var layout []gpu.Placement
+	mask := uint8(0)
+	for _, p := range f.Profiles[n].Placements() {
+		if mask&p.Mask() == 0 {
+			layout, mask = append(layout, p), mask|p.Mask()
+		}
+	}
+	if f.Legal(layout) != nil {
+		return
+	}
+	d.own()
+	for i := range d.slices {
+		if s := &d.slices[i]; s.GPU == g {
+			s.Moving = true
+		}
+	}
+	d.plan.Moves = append(d.plan.Moves, Move{Action: Reshape, GPU: g, Layout: layout, Reason: OtherShape})
+}
+
+// family is the MIG family of a GPU; "" = it cannot be cut.
+func (d *decision) family(g int) string {
+	if g >= 0 && g < len(d.GPUs) && d.GPUs[g].Index == g { // mostly
+		return d.GPUs[g].Family
+	}
+	for i := range d.GPUs {
+		if d.GPUs[i].Index == g {
+			return d.GPUs[i].Family
+		}
+	}
+	return ""
+}
+
+// vacate empties a slice for a claim.
+func (d *decision) vacate(i int) {
+	s := &d.slices[i]
+	m := Move{Action: Vacate, Job: s.Job, Model: s.Model, Reason: ForJob}
+	if s.Lent() {
+		m.Model = ""
+		m.Why.Cost, m.Why.For = d.job(s.Job).Cost(), d.Now.Sub(s.Since)
+		d.lent -= units(s.Shape)
+		d.loans--
+	}
+	m.Why.Lent, m.Why.Lendable = d.lent, d.lendable
+	d.apply(i, m)
+}
+
+// vacateFor stops the job on a slice for one of higher priority.
+func (l *lender) vacateFor(j *Job, t *tenant, i int) {
+	s := &l.slices[i]
+	old := l.job(s.Job)
+	if !j.Fast() && old.Fast() {
+		if l.slow+units(s.Shape) > l.slowMax {
+			l.failed[failure{j.Needs, j.Priority, j.Light()}] = true
+			return
+		}
+		l.slow += units(s.Shape)
+	}
+	l.enterClaim(Claim{Job: j.ID, Slices: []string{s.ID}, Since: l.Now, Until: l.Now.Add(gatherFor + old.leaving())})
+	l.kept += units(s.Shape)
+	t.has += s.Shape.Weight()
+	l.vacate(i)
+}
+
+func (d *decision) enterClaim(c Claim) {
+	d.plan.Claims = append(d.plan.Claims, c)
+	d.claim(len(d.Claims)+len(d.plan.Claims), c)
+}
+
+// site is one GPU on which a member of a gang could run.
+type site struct {
+	gpu, server int
+	at          []int // its slices
+	cost        time.Duration
+	leave       time.Duration // the slowest stop
+	wait        time.Duration // until it could be emptied: p90 of the rest of those who stay
+	stays       int           // slices of jobs that do not give way
+}
+
+// unknownRest stands for the rest of a job that nobody knows.
+const unknownRest = time.Hour
+
+// gather finds a gang its slices, all or none: whole GPUs from those that are
+// cheapest to empty, in one server if the gang fits one, or single slices.
+func (l *lender) gather(j *Job, t *tenant) {
+	want := j.MinWidth - j.Have
+	if !t.fits(float64(want)*j.Needs.Weight()) || l.loans+want > l.Cap {
+		return
+	}
+	if units(j.Needs) < wholeUnits {
+		l.gatherSlices(j, t, want)
+		return
+	}
+	l.gatherGPUs(j, t, want)
+}
+
+// wholeUnits is how many compute slices make a member a whole GPU: what needs
+// more than half of one gets one to itself.
+const wholeUnits = 4
+
+// gatherSlices takes idle slices and those of jobs of lower priority.
+func (l *lender) gatherSlices(j *Job, t *tenant, want int) {
+	f := failure{j.Needs, j.Priority, false}
+	if l.failed[f] || l.veto != "" {
+		return
+	}
+	var found []int
+	taken := map[int]bool{}
+	for _, victims := range []bool{false, true} {
+		for _, shape := range l.shapes(j.Needs) {
+			o := l.byShape[shape]
+			list := o.careful
+			if victims {
+				list = o.careVictims
+			}
+			for _, i := range list {
+				s := &l.slices[i]
+				if len(found) == want || s.Moving || taken[i] || l.claimed(i) || l.keptForGang(s, j) || l.oversize(s, j.Needs) ||
+					victims && (!s.Lent() || l.job(s.Job).Priority >= j.Priority) {
+					continue
+				}
+				taken[i] = true
+				found = append(found, i)
+			}
+		}
+	}
+	if len(found) < want {
+		l.failed[f] = true
+		return
+	}
+	l.take(j, t, found, nil)
+}
+
+// take claims what was found and empties it; with nothing to empty it is lent at once.
+func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
+	u, fresh := 0, 0
+	leave := time.Duration(0)
+	for _, i := range found {
+		s := &l.slices[i]
+		u += units(s.Shape)
+		if s.Lent() {
+			leave = max(leave, l.job(s.Job).leaving())
+		} else {
+			fresh += units(s.Shape)
+		}
+	}
+	if l.lent+l.kept+fresh > l.lendable || !j.Fast() && l.slow+u > l.slowMax {
+		return
+	}
+	if !j.Fast() {
+		l.slow += u
+	}
+	t.has += float64(j.MinWidth-j.Have) * j.Needs.Weight()
+	c := Claim{Job: j.ID, GPUs: gpus, Since: l.Now, Until: l.Now.Add(gatherFor + leave)}
+	if len(gpus) == 0 {
+		for _, i := range found {
+			c.Slices = append(c.Slices, l.slices[i].ID)
+		}
+	}
+	if l.advance(&c, j, found) {
+		l.enterClaim(c)
+		l.kept += u
+	}
+}
+
+// gatherGPUs takes the whole GPUs that are cheapest to empty. If too few can be
+// emptied now, those that will be soonest are kept for the gang: nobody moves in
+// who could not be stopped for it and would not be over by then (backfill).
+func (l *lender) gatherGPUs(j *Job, t *tenant, want int) {
+	best := l.sites(j, want)
+	if best == nil {
+		return
+	}
+	wait := time.Duration(0)
+	for _, s := range best {
+		wait = max(wait, s.wait)
+	}
+	if wait > 0 {
+		for _, s := range best {
+			c := l.cards[s.gpu]
+			c.gang, c.until = j.Priority, l.Now.Add(wait)
+		}
+		return
+	}
+	var found, gpus []int
+	for _, s := range best {
+		found, gpus = append(found, s.at...), append(gpus, s.gpu)
+	}
+	l.take(j, t, found, gpus)
+}
+
+// sites are the GPUs for a gang: of all servers that have as many, or of all GPUs
+// if no server has, those that are to be had first, and of these the cheapest.
+func (l *lender) sites(j *Job, want int) []site {
+	servers := map[int][]site{}
+	var all []site
+	for _, s := range l.everySite(j) {
+		servers[s.server] = append(servers[s.server], s)
+		all = append(all, s)
+	}
+	sum := func(list []site) (wait, cost time.Duration) {
+		for _, s := range list {
+			wait, cost = max(wait, s.wait), cost+s.cost
+		}
+		return wait, cost
+	}
+	firstOf := func(list []site) []site {
+		slices.SortStableFunc(list, func(a, b site) int {
+			return cmp.Or(cmp.Compare(a.wait, b.wait), cmp.Compare(a.stays, b.stays), cmp.Compare(a.cost, b.cost), a.gpu-b.gpu)
+		})
+		return list[:want]
+	}
+	var best []site
+	names := []int{}
+	for name := range servers {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if len(servers[name]) < want {
+			continue
+		}
+		mine := firstOf(servers[name])
+		w, c := sum(mine)
+		bw, bc := sum(best)
+		if best == nil || w < bw || w == bw && c < bc {
+			best = mine
+		}
+	}
+	if best == nil && len(all) >= want && !l.fitsServer(want) {
+		best = firstOf(all)
+	}
+	return best
+}
+
+// fitsServer reports whether some server has as many GPUs at all.
+func (l *lender) fitsServer(want int) bool {
+	count := map[int]int{}
+	for i := range l.GPUs {
+		if count[l.GPUs[i].Server]++; count[l.GPUs[i].Server] >= want {
+			return true
+		}
+	}
+	return false
+}
+
+// everySite looks at each GPU for a member of the gang.
+func (l *lender) everySite(j *Job) []site {
+	at := map[int]int{}
+	var all []site
+	for i := range l.GPUs {
+		g := &l.GPUs[i]
+		at[g.Index] = len(all)
+		all = append(all, site{gpu: g.Index, server: g.Server})
+		if !g.Health.OK && g.Health.Reason != "" {
+			all[len(all)-1].stays = unusable
+		}
+	}
+	for i := range l.slices {
+		s := &l.slices[i]
+		k, ok := at[s.GPU]
+		if !ok {
+			continue
+		}
+		x := &all[k]
+		x.at = append(x.at, i)
+		x.add(l, s, i, j)
+	}
+	return slices.DeleteFunc(all, func(s site) bool { return s.stays >= unusable || len(s.at) == 0 })
+}
+
+// unusable is more slices than a GPU can have.
+const unusable = 1 << 16
+
+// add takes one slice of the GPU into account.
+func (x *site) add(l *lender, s *Slice, i int, j *Job) {
+	whole := fits(s.Shape, j.Needs)
+	if !whole && l.family(s.GPU) == "" {
+		x.stays += unusable
+		return
+	}
+	switch {
+	case s.Phase == Unhealthy || s.Moving || l.closed(s) || l.pinned(s) || l.claimed(i) || l.keptForGang(s, j):
+		x.stays += unusable
+	case s.Lent():
+		v := l.job(s.Job)
+		if v.Priority >= j.Priority {
+			rest := v.Rest
+			if rest == 0 {
+				rest = unknownRest
+			}
+			x.stays, x.wait = x.stays+1, max(x.wait, rest)
+			return
+		}
+		x.cost += l.preemptCost(v) + time.Second
+		x.leave = max(x.leave, v.leaving())
+	case s.Phase == Asleep: // its model will have to start from cold
+		x.cost += 10 * time.Second
+		if m := l.model(s.Model); m != nil {
+			x.cost += max(0, m.Cold-m.Back)
+		}
+	case s.Phase != Free:
+		x.stays += unusable
+	}
+	if s.Lent() && s.Model != "" {
+		x.cost += 10 * time.Second
+	}
+}
+
+// recut gives idle GPUs that are one slice, for which nobody waits, back to those
+// who wait for smaller ones.
+func (l *lender) recut() {
+	var wants *Job
+	for i := range l.Jobs {
+		j := &l.Jobs[i]
+		if j.Waits() && units(j.Needs) < wholeUnits && (wants == nil || units(j.Needs) < units(wants.Needs)) {
+			wants = j
+		}
+	}
+	if wants == nil {
+		return
+	}
+	for i := range l.slices {
+		s := &l.slices[i]
+		if s.Phase == Free && !s.Moving && !s.Lent() && !l.claimed(i) && !l.closed(s) && l.cards[s.GPU].gang == noGang && l.oversize(s, wants.Needs) {
+			l.reshape(s.GPU, wants.Needs)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package arbiter
+
+import (
+	"slices"
+	"time"
+)
+
+// index finds jobs and claims without looking through all of them. It is made
+// once a decision, and only if somebody asks.
+type index struct {
+	last   int // the model that was found last
+	jobAt  map[string]int
+	owner  []int // by slice: one more than the claim that keeps it; nil = not worked out
+	noJob  Job
+	shut   map[string]bool // slices that no move may begin on
+	shutIs bool            // shut has been worked out
+}
+
+// job is a job by ID; one that is not listed has no cost and no grace.
+func (d *decision) job(id string) *Job {
+	if d.jobAt == nil {
+		d.jobAt = make(map[string]int, len(d.Jobs))
+		for i := range d.Jobs {
+			d.jobAt[d.Jobs[i].ID] = i
+		}
+	}
+	if i, ok := d.jobAt[id]; ok {
+		return &d.Jobs[i]
+	}
+	d.noJob = Job{ID: id}
+	return &d.noJob
+}
+
+// claimed reports whether a claim keeps the slice.
+func (d *decision) claimed(i int) bool { return d.claimOf(i) > 0 }
+
+// claimOf is one more than the index of the claim that keeps a slice; 0 = none.
+func (d *decision) claimOf(i int) int {
+	if len(d.Claims) == 0 && len(d.plan.Claims) == 0 {
+		return 0
+	}
+	if d.owner == nil {
+		d.owner = make([]int, len(d.slices))
+		for k := range d.Claims {
+			d.claim(k+1, d.Claims[k])
+		}
+	}
+	return d.owner[i]
+}
+
+// claim enters a claim in the index.
+func (d *decision) claim(n int, c Claim) {
+	if d.owner == nil {
+		d.owner = make([]int, len(d.slices))
+	}
+	for i := range d.slices {
+		if s := &d.slices[i]; slices.Contains(c.GPUs, s.GPU) || slices.Contains(c.Slices, s.ID) {
+			d.owner[i] = n
+		}
+	}
+}
+
+// closed reports whether no move may begin on the slice: a maintenance window.
+func (d *decision) closed(s *Slice) bool {
+	if len(d.ClosedSlices) == 0 && len(d.ClosedGPUs) == 0 {
+		return false
+	}
+	return slices.Contains(d.ClosedGPUs, s.GPU) || slices.Contains(d.ClosedSlices, s.ID)
+}
+
+// pinned reports whether only the serving of one model may have the slice.
+func (d *decision) pinned(s *Slice) bool {
+	if !d.shutIs {
+		d.shutIs = true
+		for i := range d.Models {
+			for _, id := range d.Models[i].Pinned {
+				if d.shut == nil {
+					d.shut = map[string]bool{}
+				}
+				d.shut[id] = true
+			}
+		}
+	}
+	return d.shut[s.ID]
+}
+
+// leaving is how long the job takes to leave a slice.
+func (j *Job) leaving() time.Duration {
+	switch {
+	case j.Leave > 0:
+		return j.Leave
+	case j.Fast():
+		return 0
+	}
+	return j.Grace
+}
+
+// often is the cost, beside its own, of stopping a job that was stopped too often
+// within the hour: others go first, but none is beyond reach when serving needs it.
+const often = time.Hour
+
+// preemptCost is what stopping the job costs in slice time, all its slices.
+func (d *decision) preemptCost(j *Job) time.Duration {
+	cost := j.Cost()
+	if j.MinWidth > 1 && j.Have <= j.MinWidth { // a gang stops whole
+		cost *= time.Duration(max(j.Have, 1))
+	}
+	if len(j.Preempted) > 0 && j.stopped(d.Now) >= d.mostStops() {
+		cost += often
+	}
+	return cost
+}
+
+// stopped is how often the job was stopped within the last hour.
+func (j *Job) stopped(now time.Time) (n int) {
+	for _, t := range j.Preempted {
+		if now.Sub(t) < time.Hour {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,438 @@
+package arbiter
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"aloft/gpu"
+)
+
+// offers are the slices that a plan may give to jobs, of one size, in the order
+// in which they are given. Work that is cheap to stop (light) goes where serving
+// comes back first; what must save or would lose everything (careful) goes where
+// serving never was, close together, so that whole GPUs stay free for gangs.
+type offers struct {
+	careful, light []int // idle ones
+	surplus        []int // ready replicas that are not needed
+	careVictims    []int // lent, by the priority of their jobs
+	lightVictims   []int
+}
+
+// lender is the state of one lendAll.
+type lender struct {
+	*decision
+	byShape map[gpu.Shape]*offers
+	slow    int            // compute slices lent to work that must save first
+	gave    map[string]int // ready replicas given up, by model
+	failed  map[failure]bool
+	veto    Reason // of every loan; "" = none
+	cards   map[int]*card1
+	idle    time.Duration
+}
+
+// failure is a kind of job for which nothing was found: the next of its kind
+// need not look again in the same plan.
+type failure struct {
+	needs    gpu.Shape
+	priority int
+	light    bool
+}
+
+// card1 is what a plan knows of one GPU.
+type card1 struct {
+	serves  int       // slices with a replica on them, asleep or awake
+	careful int       // slices lent to work that is kept
+	gang    int       // priority of the gang that it is kept for; noGang = none
+	until   time.Time // when that gang expects to have it
+}
+
+const noGang = -1 << 31
+
+// lendAll gives slices to waiting jobs in their order.
+func (d *decision) lendAll() {
+	l := &lender{decision: d, byShape: map[gpu.Shape]*offers{}, gave: map[string]int{}, failed: map[failure]bool{}, slow: d.slowLent()}
+	l.survey()
+	l.veto = l.vetoAll()
+	q := d.newQueue(d.Now, d.Jobs)
+	for {
+		r, t := q.next()
+		if t == nil {
+			break
+		}
+		switch j := r.job; {
+		case d.claims(j.ID):
+		case j.Gang():
+			l.gather(j, t)
+		default:
+			for r.have < j.MaxWidth && l.one(j, t) {
+				if r.have++; q.push(r, t) { // others have their turn
+					break
+				}
+			}
+		}
+	}
+	l.recut()
+}
+
+// survey sorts what there is to lend.
+func (l *lender) survey() {
+	l.cards = map[int]*card1{}
+	for i := range l.slices {
+		s := &l.slices[i]
+		c := l.cards[s.GPU]
+		if c == nil {
+			c = &card1{gang: noGang}
+			l.cards[s.GPU] = c
+		}
+		if s.Model != "" || s.Moving && !s.Lent() && l.model(s.To) != nil {
+			c.serves++
+		}
+		if s.Lent() && !l.job(s.Job).Light() {
+			c.careful++
+		}
+		if s.Moving && s.Lent() {
+			l.gave[s.Model]++
+		}
+	}
+	for i := range l.slices {
+		s := &l.slices[i]
+		if s.Moving || s.Phase == Unhealthy || l.closed(s) || l.pinned(s) || l.claimed(i) {
+			continue
+		}
+		o := l.byShape[s.Shape]
+		if o == nil {
+			o = &offers{}
+			l.byShape[s.Shape] = o
+		}
+		switch {
+		case s.Lent():
+			o.careVictims = append(o.careVictims, i)
+		case s.Phase == Free || s.Phase == Asleep:
+			o.careful = append(o.careful, i)
+		case s.Phase == Ready:
+			o.surplus = append(o.surplus, i)
+		}
+	}
+	for _, o := range l.byShape {
+		o.light, o.lightVictims = slices.Clone(o.careful), slices.Clone(o.careVictims)
+		slices.SortFunc(o.careful, func(a, b int) int { return l.carefulFirst(a, b) })
+		slices.SortFunc(o.light, func(a, b int) int { return l.lightFirst(a, b) })
+		slices.SortFunc(o.careVictims, func(a, b int) int { return cmp.Or(l.victimFirst(a, b), l.carefulFirst(a, b)) })
+		slices.SortFunc(o.lightVictims, func(a, b int) int { return cmp.Or(l.victimFirst(a, b), l.lightFirst(a, b)) })
+	}
+}
+
+func (l *lender) carefulFirst(a, b int) int {
+	x, y := &l.slices[a], &l.slices[b]
+	p, q := l.cards[x.GPU], l.cards[y.GPU]
+	return cmp.Or(asleep(x)-asleep(y), p.serves-q.serves, q.careful-p.careful, a-b)
+}
+
+func (l *lender) lightFirst(a, b int) int {
+	x, y := &l.slices[a], &l.slices[b]
+	return cmp.Or(l.cards[y.GPU].serves-l.cards[x.GPU].serves, asleep(x)-asleep(y), a-b)
+}
+
+func (l *lender) victimFirst(a, b int) int {
+	x, y := l.job(l.slices[a].Job), l.job(l.slices[b].Job)
+	return cmp.Compare(x.Priority, y.Priority)
+}
+
+func asleep(s *Slice) int {
+	if s.Model != "" {
+		return 1
+	}
+	return 0
+}
+
+// one finds the job one slice: an idle one, one that a job of lower priority
+// holds, or a ready replica's that is not needed.
+func (l *lender) one(j *Job, t *tenant) bool {
+	f := failure{j.Needs, j.Priority, j.Light()}
+	if l.failed[f] {
+		return false
+	}
+	if !t.fits(j.Needs.Weight()) {
+		return false
+	}
+	if i := l.pickIdle(j); i >= 0 {
+		return l.try(i, j, t, l.model(l.slices[i].Model))
+	}
+	if i := l.pickVictim(j); i >= 0 {
+		l.vacateFor(j, t, i)
+		return true
+	}
+	if i := l.pickSurplus(j); i >= 0 {
+		return l.try(i, j, t, l.model(l.slices[i].Model))
+	}
+	l.failed[f] = true
+	return false
+}
+
+// try lends slice i to the job unless something speaks against it.
+func (l *lender) try(i int, j *Job, t *tenant, from *serving) bool {
+	serves := from
+	if l.slices[i].Phase != Ready {
+		serves = nil // nothing goes out: no wait to pay for it
+	}
+	if reason, ok := l.mayLend(j, from, serves, units(l.slices[i].Shape)); !ok {
+		l.hold(i, j, from, reason)
+		l.failed[failure{j.Needs, j.Priority, j.Light()}] = true
+		return false
+	}
+	if !j.Fast() {
+		l.slow += units(l.slices[i].Shape)
+	}
+	if serves != nil {
+		l.gave[from.Name]++
+	}
+	t.has += l.slices[i].Shape.Weight()
+	l.lendTo([]int{i}, j, from)
+	return true
+}
+
+// shapes are the sizes of slices that do for the job, the smallest first.
+func (l *lender) shapes(needs gpu.Shape) []gpu.Shape {
+	var all []gpu.Shape
+	for s := range l.byShape {
+		if fits(s, needs) {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b gpu.Shape) int {
+		return cmp.Or(cmp.Compare(a.Weight(), b.Weight()), cmp.Compare(a.Bytes, b.Bytes), cmp.Compare(a.Profile, b.Profile))
+	})
+	return all
+}
+
+// oversize is a slice so much larger than what is asked for that its GPU is cut
+// anew instead, where it can be.
+func (d *decision) oversize(s *Slice, needs gpu.Shape) bool {
+	return units(s.Shape) >= 2*units(needs) && d.family(s.GPU) != ""
+}
+
+func (l *lender) pickIdle(j *Job) int {
+	for _, shape := range l.shapes(j.Needs) {
+		o := l.byShape[shape]
+		list := &o.careful
+		if j.Light() {
+			list = &o.light
+		}
+		if i := l.first(list, j, func(*Slice) bool { return true }); i >= 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// pickVictim finds a slice whose job gives way to j: one of lower priority.
+func (l *lender) pickVictim(j *Job) int {
+	for _, shape := range l.shapes(j.Needs) {
+		o := l.byShape[shape]
+		list := &o.careVictims
+		if j.Light() {
+			list = &o.lightVictims
+		}
+		if len(*list) == 0 || l.job(l.slices[(*list)[0]].Job).Priority >= j.Priority {
+			continue
+		}
+		if i := l.first(list, j, func(s *Slice) bool { return s.Lent() && l.job(s.Job).Priority < j.Priority }); i >= 0 {
+			return i
+		}
+	}
+	return -1
+}
+
+// first takes the first slice of a list off that is still to be had.
+func (l *lender) first(list *[]int, j *Job, ok func(*Slice) bool) int {
+	skipped := 0
+	for k, i := range *list {
+		s := &l.slices[i]
+		if s.Moving || l.claimed(i) {
+			if k == skipped { // gone for good: nobody looks at it again
+				skipped++
+			}
+			continue
+		}
+		if l.keptForGang(s, j) || l.oversize(s, j.Needs) || !ok(s) {
+			continue
+		}
+		*list = (*list)[skipped:]
+		return i
+	}
+	*list = (*list)[skipped:]
+	return -1
+}
+
+// keptForGang reports whether a gang waits for the slice's GPU which j would
+// hold up: j cannot be stopped for it and is not over by then.
+func (l *lender) keptForGang(s *Slice, j *Job) bool {
+	c := l.cards[s.GPU]
+	if c.gang == noGang || j.Priority < c.gang {
+		return false
+	}
+	return j.Rest == 0 || c.until.IsZero() || l.Now.Add(j.Rest).After(c.until)
+}
+
+// pickSurplus finds a replica of the model that has most to spare.
+func (l *lender) pickSurplus(j *Job) int {
+	if l.Mode == ModeStatic {
+		return -1
+	}
+	best, most := -1, 0
+	for _, shape := range l.shapes(j.Needs) {
+		for _, i := range l.byShape[shape].surplus {
+			s := &l.slices[i]
+			if s.Moving {
+				continue
+			}
+			c := l.model(s.Model)
+			if c == nil || c.Frozen || c.Have-c.Fast <= most || l.gave[c.Name] >= c.atOnce() || l.keptForGang(s, j) {
+				continue
+			}
+			best, most = i, c.Have-c.Fast
+		}
+		if best >= 0 {
+			break
+		}
+	}
+	return best
+}
+
+// atOnce is how many ready replicas a model may give up in one plan. Headroom is
+// known only for what was: without a law one, so that its effect is seen; with
+// one an eighth, so that a day curve can be followed and survivors never have
+// more than 8/7 of their load at a step (Dynamo #9294).
+func (c *serving) atOnce() int {
+	if !c.Law.Learned() {
+		return 1
+	}
+	return max(1, c.Have/8)
+}
+
+// vetoAll is what speaks against every new loan.
+func (l *lender) vetoAll() Reason {
+	switch {
+	case l.loans >= l.Cap:
+		return CapReached
+	case l.Now.Sub(l.RoomFrom) < l.Hold && !l.allLaws():
+		return NotLongYet
+	}
+	for i := range l.models { // spares are shared: a model in trouble vetoes every loan
+		if c := &l.models[i]; c.Room != nil && *c.Room < l.ReclaimBelow && c.Have < c.Max {
+			return LowHeadroom
+		}
+	}
+	return ""
+}
+
+func (d *decision) allLaws() bool {
+	for i := range d.models {
+		if !d.models[i].Law.Learned() {
+			return false
+		}
+	}
+	return true
+}
+
+// mayLend applies the vetoes: safe set, cap, limits, headroom, hold, value. from
+// is the model that lent it, serves the same if a ready replica has to go.
+func (l *lender) mayLend(j *Job, from, serves *serving, u int) (Reason, bool) {
+	switch {
+	case l.lent+l.kept+u > l.lendable || !j.Fast() && l.slow+u > l.slowMax:
+		return NeededSoon, false
+	case l.loans >= l.Cap:
+		return CapReached, false
+	case from != nil && (from.Frozen || from.LendLimit > 0 && from.lent >= from.LendLimit):
+		return OverLimit, false
+	case l.veto != "":
+		return l.veto, false
+	case serves == nil:
+		return "", true
+	case serves.Room != nil && *serves.Room < l.LendAbove:
+		return LowHeadroom, false
+	case serves.Room == nil && serves.Traffic():
+		return NoHeadroom, false
+	}
+	if serves.Law.Learned() {
+		return l.worth(j, serves)
+	}
+	switch {
+	case !serves.Reclaimed.IsZero() && l.Now.Sub(serves.Reclaimed) < l.AfterReclaim:
+		return NotLongYet, false
+	// Ski rental: with no forecast of the idle time, wait as long as going out
+	// and coming back costs before paying for it.
+	case serves.SurplusFrom.IsZero() || l.Now.Sub(serves.SurplusFrom) < max(l.Hold, serves.Out+serves.Back):
+		return NotLongYet, false
+	}
+	return "", true
+}
+
+// worth is the value test of a loan for which a replica goes to sleep.
+func (l *lender) worth(j *Job, from *serving) (Reason, bool) {
+	idle := from.Law.Hold
+	if !from.SurplusFrom.IsZero() {
+		idle += l.Now.Sub(from.SurplusFrom)
+	}
+	if j.Light() { // the law has weighed what light work costs
+		return "", true
+	}
+	w := Worth{Idle: idle, Rest: j.Rest, Chance: 1, Stop: j.Restart + min(j.Grace, j.Save), OutBack: from.Out + from.Back + j.Restart}
+	if w.Value() <= 0 {
+		return NotWorthIt, false
+	}
+	return "", true
+}
+
+// lendTo gives slices to the job, several to a gang.
+func (d *decision) lendTo(at []int, j *Job, from *serving) {
+	m := Move{Action: Lend, Job: j.ID, Reason: NoNeed}
+	who := Model{}
+	if from != nil {
+		who, m.Model, m.Why = *from.Model, from.Name, from.Numbers
+		m.Why.Cost = from.Back
+		if d.slices[at[0]].Phase == Ready {
+			from.Have--
+			m.Reason = Surplus
+			m.Why.Cost = from.Out + from.Back
+			if !from.SurplusFrom.IsZero() {
+				m.Why.For = d.Now.Sub(from.SurplusFrom)
+			}
+			m.Why.Gain = m.Why.For // what lasted t is expected to last t again
+		}
+		from.lent += len(at)
+	}
+	for i := range d.Models { // whoever takes it back must be able to keep the promise
+		if m := &d.Models[i]; fits(d.slices[at[0]].Shape, m.Needs) {
+			who.Back = max(who.Back, m.Back)
+		}
+	}
+	for _, i := range at {
+		d.lent += units(d.slices[i].Shape)
+		d.loans++
+		if i != at[0] {
+			m.Gang = append(m.Gang, d.slices[i].ID)
+		}
+	}
+	m.Why.Lent, m.Why.Lendable = d.lent, d.lendable
+	m.Bound = d.Bound(*j, who)
+	d.apply(at[0], m)
+	for _, i := range at[1:] {
+		s := &d.slices[i]
+		s.Moving, s.Job, s.To = true, j.ID, j.ID
+	}
+}
+
+// hold notes, once a slice and plan, that the first in the queue does not get it.
+func (d *decision) hold(i int, j *Job, from *serving, why Reason) {
+	if slices.ContainsFunc(d.plan.Holds, func(h Move) bool { return h.Slice == d.slices[i].ID }) {
+		return
+	}
+	m := Move{Action: Hold, Slice: d.slices[i].ID, Job: j.ID, Reason: why}
+	if from != nil {
+		m.Model, m.Why = from.Name, from.Numbers
+	}
+	m.Why.Lent, m.Why.Lendable = d.lent, d.lendable
+	d.plan.Holds = append(d.plan.Holds, m)
+}

@@ -1,0 +1,39 @@
+package arbiter
+
+import "math"
+
+// lines works out what a model needs now and within the two horizons. The fast
+// line is what stays ready: the rise until work that stops at once has given its
+// slice back. The slow line is how far work that must save first may borrow.
+func (d *decision) lines(m *Model) serving {
+	lv := d.level(*m)
+	c := serving{Model: m, Numbers: Numbers{Level: lv, Need: m.replicas(lv), Latency: m.P99}}
+	root := math.Sqrt(max(lv, 1))
+	c.Fast = max(c.Need, m.replicas(max(lv+m.RiseFast*root, m.HeldFast)))
+	c.Slow = max(c.Fast, m.replicas(max(lv+m.RiseSlow*root, m.HeldSlow)))
+	if d.Mode == ModeStatic && m.Static > 0 {
+		c.Fast = max(c.Fast, min(m.Static, m.Max))
+		c.Slow = max(c.Fast, c.Slow)
+	}
+	if h, ok := m.Headroom(d.MinSamples); ok {
+		c.Room = &h
+	}
+	return c
+}
+
+// replicas rounds a level up, within what is configured.
+func (m *Model) replicas(level float64) int {
+	return min(max(int(math.Ceil(level-1e-9)), m.Min), m.Max)
+}
+
+// missed asks for one more replica where the target is being missed: the envelope
+// knows demand and a fitted rate; a missed target knows better. One at a time,
+// since headroom tells what was, not what is; and only while the replicas that
+// are there are at least half in use, since more of them mend nothing that is over.
+func (d *decision) missed(c *serving) {
+	if c.Room == nil || *c.Room >= d.ReclaimBelow || c.coming || !c.Traffic() || c.Level < 0.5*float64(c.Have) {
+		return
+	}
+	c.Fast = max(c.Fast, min(c.Have+1, c.Max))
+	c.Slow = max(c.Slow, c.Fast)
+}

@@ -1,0 +1,183 @@
+package arbiter
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"time"
+)
+
+// queue gives the waiting jobs in their order: by priority; of equals the tenant
+// that has borrowed least for its weight; of one tenant who must start now to meet
+// its deadline, who has least, kinds that are cheap to take back, and age.
+type queue struct {
+	levels []level // highest priority first
+	shares map[string]*tenant
+}
+
+type level struct {
+	priority int
+	lines    []*line // in the order of their first job
+}
+
+// line is the waiting jobs of one tenant at one priority.
+type line struct {
+	tenant *tenant
+	ranks  []rank
+}
+
+// tenant is what the jobs of one tenant have borrowed, in slice weights.
+type tenant struct {
+	Share
+	has float64
+}
+
+// fits reports whether the tenant may borrow so much more.
+func (t *tenant) fits(weight float64) bool {
+	return t.BorrowLimit <= 0 || t.has+weight <= t.BorrowLimit+1e-9
+}
+
+type rank struct {
+	job    *Job
+	level  int // its aged priority
+	urgent int // 0 = it must start now
+	have   int
+	seq    int // in the snapshot
+}
+
+func (l *line) Len() int      { return len(l.ranks) }
+func (l *line) Swap(i, j int) { l.ranks[i], l.ranks[j] = l.ranks[j], l.ranks[i] }
+func (l *line) Push(x any)    { l.ranks = append(l.ranks, x.(rank)) }
+func (l *line) Pop() any {
+	last := l.ranks[len(l.ranks)-1]
+	l.ranks = l.ranks[:len(l.ranks)-1]
+	return last
+}
+
+func (l *line) Less(i, j int) bool {
+	a, b := &l.ranks[i], &l.ranks[j]
+	return cmp.Or(a.urgent-b.urgent, a.have-b.have, order[a.job.Kind]-order[b.job.Kind],
+		a.job.Created.Compare(b.job.Created), a.seq-b.seq) < 0
+}
+
+// startBy is how long before its latest start a job goes ahead of its equals.
+const startBy = 10 * time.Minute
+
+// newQueue orders the jobs that wait.
+func (p Policy) newQueue(now time.Time, jobs []Job) *queue {
+	q := &queue{shares: map[string]*tenant{}}
+	for _, s := range p.Tenants {
+		q.shares[s.Tenant] = &tenant{Share: s}
+	}
+	at := map[int]int{}
+	for i := range jobs {
+		j := &jobs[i]
+		t := q.tenant(j.Tenant)
+		t.has += float64(j.Have) * j.Needs.Weight()
+		if !j.Waits() {
+			continue
+		}
+		r := rank{job: j, urgent: 1, have: j.Have, seq: i}
+		if !j.Deadline.IsZero() && j.Deadline.Add(-j.Rest-startBy).Before(now) {
+			r.urgent = 0
+		}
+		r.level = p.aged(now, j)
+		n, ok := at[r.level]
+		if !ok {
+			n = len(q.levels)
+			at[r.level] = n
+			q.levels = append(q.levels, level{priority: r.level})
+		}
+		q.levels[n].add(t, r)
+	}
+	slices.SortFunc(q.levels, func(a, b level) int { return b.priority - a.priority })
+	for _, l := range q.levels {
+		for _, x := range l.lines {
+			heap.Init(x)
+		}
+	}
+	return q
+}
+
+func (l *level) add(t *tenant, r rank) {
+	for _, x := range l.lines {
+		if x.tenant == t {
+			x.ranks = append(x.ranks, r)
+			return
+		}
+	}
+	l.lines = append(l.lines, &line{tenant: t, ranks: []rank{r}})
+}
+
+// aged is a job's priority: one more once it has been stopped too often within
+// the hour, so that nobody is stopped for ever.
+func (p Policy) aged(now time.Time, j *Job) int {
+	if len(j.Preempted) > 0 && j.stopped(now) >= p.mostStops() && !j.Light() {
+		return j.Priority + 1
+	}
+	return j.Priority
+}
+
+// mostStops is how often a job is stopped within an hour before others are.
+func (p Policy) mostStops() int {
+	if p.MaxPreempts > 0 {
+		return p.MaxPreempts
+	}
+	return 4
+}
+
+func (q *queue) tenant(name string) *tenant {
+	t := q.shares[name]
+	if t == nil {
+		t = &tenant{Share: Share{Tenant: name, Weight: 1}}
+		q.shares[name] = t
+	}
+	return t
+}
+
+// next takes the first job off; no tenant at the end.
+func (q *queue) next() (rank, *tenant) {
+	for i := range q.levels {
+		var best *line
+		for _, x := range q.levels[i].lines {
+			if len(x.ranks) > 0 && (best == nil || x.tenant.share() < best.tenant.share()) {
+				best = x
+			}
+		}
+		if best != nil {
+			return heap.Pop(best).(rank), best.tenant
+		}
+	}
+	return rank{}, nil
+}
+
+func (t *tenant) share() float64 {
+	if t.Weight <= 0 {
+		return t.has
+	}
+	return t.has / t.Weight
+}
+
+// push puts a job back that has got a slice and wants more; false: it is alone at
+// its priority and may as well go on.
+func (q *queue) push(r rank, t *tenant) bool {
+	if r.have >= r.job.MaxWidth {
+		return true
+	}
+	for i := range q.levels {
+		if q.levels[i].priority != r.level {
+			continue
+		}
+		alone := true
+		for _, x := range q.levels[i].lines {
+			alone = alone && len(x.ranks) == 0
+		}
+		for _, x := range q.levels[i].lines {
+			if x.tenant == t && !alone {
+				heap.Push(x, r)
+				return true
+			}
+		}
+	}
+	return false
+}
