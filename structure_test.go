@@ -353,7 +353,7 @@ var pure = []string{
 	"arbiter/place.go", "arbiter/reshape.go",
 	"backends/openai", "backends/synthetic/law",
 	"batcher/admit.go", "batcher/affinity.go", "batcher/core.go", "batcher/fill.go", "batcher/hedge.go", "batcher/fit.go", "batcher/kv.go", "batcher/order.go", "batcher/replicas.go",
-	"gateway/keys/limits.go", "gpu/mig.go", "gpu/layout.go", "gpu/families.go",
+	"gateway/keys/limits.go", "gpu/mig.go", "gpu/layout.go", "gpu/families.go", "gpu/reshape.go",
 	"jobs/jobs.go", "loadgen/arrivals", "loadgen/binomial", "pool/states.go",
 }
 

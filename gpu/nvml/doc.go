@@ -2,7 +2,8 @@
 // management library. It is the only importer of go-nvml and the only package
 // that needs cgo; the library itself is opened at run time.
 //
-// It reads and never changes a partition.
+// It changes a partition only when asked to reshape a GPU; that part has not run
+// on a real one.
 package nvml
 
 import "errors"

@@ -212,7 +212,7 @@ func TestUsage(t *testing.T) {
 		t.Errorf("vanished slice: %v", err)
 	}
 	partition(t, f.dev(0), "A100-80GB", "2g.20gb@2")
-	if u, err := inv.Usage(t.Context(), "g0/s0"); err != nil || u.Processes != 1 {
+	if u, err := inv.Usage(t.Context(), list(t, inv)[0].Slices[0].ID); err != nil || u.Processes != 1 {
 		t.Errorf("re-created slice: %+v, %v", u, err)
 	}
 }

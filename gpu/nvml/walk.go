@@ -43,13 +43,13 @@ func (c *card) walk() error {
 		health = gpu.Health{Reason: "partition not understood: " + err.Error()}
 	}
 	slices.SortStableFunc(found, func(a, b instance) int { return a.start - b.start })
+	before := c.device.Slices
 	c.device.MIG, c.device.Health, c.device.Slices, c.slices = true, health, nil, nil
-	for n, in := range found {
+	for _, in := range found {
 		c.slices = append(c.slices, in.handle)
-		c.device.Slices = append(c.device.Slices, gpu.Slice{
-			ID: gpu.SliceID(c.device.Index, n), UUID: in.uuid, GPU: c.device.Index, Start: in.start, Shape: in.shape,
-		})
+		c.device.Slices = append(c.device.Slices, gpu.Slice{UUID: in.uuid, GPU: c.device.Index, Start: in.start, Shape: in.shape})
 	}
+	gpu.Name(c.device.Index, before, c.device.Slices) // what was there keeps its name
 	return nil
 }
 

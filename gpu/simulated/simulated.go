@@ -21,6 +21,9 @@ const maxGPUs = 64
 // Options lists the GPUs of a modelled node.
 type Options struct {
 	GPUs []GPU
+	// Create and Destroy are the modelled time of one instance's making and
+	// unmaking in a reshape; 0 = at once.
+	Create, Destroy time.Duration
 }
 
 // GPU is one modelled GPU.
@@ -46,6 +49,11 @@ type Node struct {
 	mu      sync.Mutex
 	devices []gpu.Device
 	usage   map[string]gpu.Usage // by slice; every slice has an entry
+	made    int                  // instances made by reshapes: part of their UUIDs
+	breaks  map[int]int          // by gpu: the steps after which its next reshape fails
+
+	create, destroy time.Duration
+	turn            chan struct{} // reshapes go one after the other, as under the driver's lock
 }
 
 var _ gpu.Inventory = (*Node)(nil)
@@ -56,7 +64,8 @@ func New(o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{devices: devices, usage: map[string]gpu.Usage{}}
+	n := &Node{devices: devices, usage: map[string]gpu.Usage{}, breaks: map[int]int{},
+		create: o.Create, destroy: o.Destroy, turn: make(chan struct{}, 1)}
 	for _, d := range devices {
 		for _, s := range d.Slices {
 			n.usage[s.ID] = gpu.Usage{}
@@ -68,6 +77,9 @@ func New(o Options) (*Node, error) {
 func build(o Options) ([]gpu.Device, error) {
 	if len(o.GPUs) < 1 || len(o.GPUs) > maxGPUs {
 		return nil, fmt.Errorf("simulated node: %d GPUs, want 1 to %d", len(o.GPUs), maxGPUs)
+	}
+	if o.Create < 0 || o.Destroy < 0 {
+		return nil, fmt.Errorf("simulated node: create takes %v and destroy %v, want no less than 0", o.Create, o.Destroy)
 	}
 	devices := make([]gpu.Device, len(o.GPUs))
 	for i, g := range o.GPUs {
