@@ -139,6 +139,9 @@ func (r *engine) load(m *move) {
 	start := at.traffic.Model.Start
 	s.model, s.phase = m.model, arbiter.Loading
 	took := time.Duration(0)
+	if m.Action == arbiter.Start { // from cold, beside a sleeper too, which ends
+		s.asleep &^= 1 << m.model
+	}
 	if s.asleep&(1<<m.model) != 0 {
 		rnd := r.draw("wake", at, s)
 		took = lognormal(rnd, start.WakeMedianS.Duration(), start.Sigma)

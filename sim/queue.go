@@ -29,12 +29,24 @@ type Queue struct {
 type floor struct {
 	v       *View
 	backlog string
-	ok      [2][]bool // may a job take the slice: one that saves, one that stops at once
+	ok      [classes][]bool // may a job of the class take the slice
 	taken   []bool
 	gpus    []gpuState
-	idle    [2]int // small slices by who may take them, not taken
-	soft    [2]int // of the backlog's
+	idle    [classes]int // small slices by who may take them, not taken
+	soft    [classes]int // of the backlog's
 }
+
+// Class is what a policy may tell jobs apart by when it gives slices away.
+type Class int
+
+// The classes.
+const (
+	Stops Class = iota // gives its slice back at once: embeddings, the backlog
+	Loses              // at once too, and loses all it has done
+	Saves              // needs a checkpoint first
+	Gang               // takes whole GPUs
+	classes
+)
 
 // gpuState is what the queue knows of a GPU.
 type gpuState struct {
@@ -43,9 +55,8 @@ type gpuState struct {
 }
 
 // Orders gives what may be given: may tells of a slice (an index into v.Slices)
-// whether a job may take it now; fast jobs give it back at once, others save
-// first. The orders are good until the next call.
-func (q *Queue) Orders(o arbiter.Observation, v *View, may func(slice int, fast bool) bool) []arbiter.Order {
+// whether a job of a class may take it now. The orders are good until the next call.
+func (q *Queue) Orders(o arbiter.Observation, v *View, may func(slice int, c Class) bool) []arbiter.Order {
 	q.orders = q.orders[:0]
 	q.look(o, v, may)
 	for i := range o.Jobs {
@@ -64,7 +75,7 @@ func (q *Queue) Orders(o arbiter.Observation, v *View, may func(slice int, fast 
 }
 
 // look takes stock.
-func (q *Queue) look(o arbiter.Observation, v *View, may func(int, bool) bool) {
+func (q *Queue) look(o arbiter.Observation, v *View, may func(int, Class) bool) {
 	f := &q.floor
 	f.v, f.backlog = v, ""
 	for id := range q.reserved {
@@ -80,8 +91,9 @@ func (q *Queue) look(o arbiter.Observation, v *View, may func(int, bool) bool) {
 	n := len(v.Slices)
 	f.taken = append(f.taken[:0], make([]bool, n)...)
 	f.gpus = append(f.gpus[:0], make([]gpuState, len(v.GPUs))...)
-	f.ok[0], f.ok[1] = append(f.ok[0][:0], f.taken...), append(f.ok[1][:0], f.taken...)
-	f.idle, f.soft = [2]int{}, [2]int{}
+	for k := range f.ok {
+		f.ok[k], f.idle[k], f.soft[k] = append(f.ok[k][:0], f.taken...), 0, 0
+	}
 	for id, gpus := range q.reserved {
 		for _, g := range gpus {
 			f.gpus[g].owner = id
@@ -94,15 +106,15 @@ func (q *Queue) look(o arbiter.Observation, v *View, may func(int, bool) bool) {
 			g.first = i
 		}
 		g.n++
-		for k, fast := range [2]bool{false, true} {
-			f.ok[k][i] = v.GPUs[s.GPU].Health.OK && may(i, fast)
+		for k := range classes {
+			f.ok[k][i] = v.GPUs[s.GPU].Health.OK && may(i, k)
 			f.count(i, k, +1)
 		}
 	}
 }
 
 // count counts a small slice in or out that is not taken or reserved.
-func (f *floor) count(i, k, by int) {
+func (f *floor) count(i int, k Class, by int) {
 	s := &f.v.Slices[i]
 	if !f.ok[k][i] || s.Shape != f.v.Slice || f.gpus[s.GPU].owner != "" {
 		return
@@ -118,8 +130,9 @@ func (f *floor) count(i, k, by int) {
 func (f *floor) take(i int) {
 	if !f.taken[i] {
 		f.taken[i] = true
-		f.count(i, 0, -1)
-		f.count(i, 1, -1)
+		for k := range classes {
+			f.count(i, k, -1)
+		}
 	}
 }
 
@@ -134,11 +147,14 @@ func (f *floor) isSoft(s *arbiter.Slice) bool { return !s.Moving && s.Job != "" 
 // comes: somebody is being moved off it for this job.
 func comes(s *arbiter.Slice, job string) bool { return s.Moving && s.To == job }
 
-func class(j *arbiter.Job) int {
-	if j.Fast() || j.Kind == "quantize" {
-		return 1
+func class(j *arbiter.Job) Class {
+	switch {
+	case j.Kind == "quantize":
+		return Loses
+	case j.Fast():
+		return Stops
 	}
-	return 0
+	return Saves
 }
 
 // small gives a job single slices: all that it needs or none.
@@ -173,7 +189,7 @@ func (q *Queue) small(o arbiter.Observation, j *arbiter.Job) {
 
 // pick finds up to n small slices that are as asked, from GPUs with the fewest
 // of their kind, so that whole ones stay whole. It does not take them.
-func (f *floor) pick(k, n int, is func(*arbiter.Slice) bool) []int {
+func (f *floor) pick(k Class, n int, is func(*arbiter.Slice) bool) []int {
 	if n <= 0 {
 		return nil
 	}
@@ -274,7 +290,7 @@ func (f *floor) effort(g int, job string) int {
 	for i := d.first; i < d.first+d.n; i++ {
 		s := &f.v.Slices[i]
 		switch {
-		case f.taken[i] || !f.ok[0][i]:
+		case f.taken[i] || !f.ok[Gang][i]:
 			return never
 		case idle(s), comes(s, job):
 		case f.isSoft(s):
@@ -295,7 +311,7 @@ func (f *floor) wait(g int) int {
 	sum := 0
 	for i := d.first; i < d.first+d.n; i++ {
 		s := &f.v.Slices[i]
-		if !f.ok[0][i] {
+		if !f.ok[Gang][i] {
 			return never
 		}
 		if !idle(s) && !f.isSoft(s) {
@@ -310,8 +326,9 @@ func (f *floor) reserve(gpus []int, job string) {
 		d := &f.gpus[g]
 		for i := d.first; i < d.first+d.n; i++ {
 			if !f.taken[i] {
-				f.count(i, 0, -1)
-				f.count(i, 1, -1)
+				for k := range classes {
+					f.count(i, k, -1)
+				}
 			}
 		}
 		d.owner = job
@@ -358,7 +375,7 @@ func (q *Queue) rest(o arbiter.Observation) {
 	wanted := f.backlog != "" || slices.ContainsFunc(o.Jobs, func(j arbiter.Job) bool { return !j.Queued.IsZero() && j.Needs == f.v.Slice })
 	for i := range f.v.Slices {
 		s := &f.v.Slices[i]
-		if f.taken[i] || !f.ok[1][i] || !idle(s) {
+		if f.taken[i] || !f.ok[Stops][i] || !idle(s) {
 			continue
 		}
 		switch {

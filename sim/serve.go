@@ -50,7 +50,7 @@ func (r *engine) serve() error {
 			Target: t.Model.SLO.TTFTS.Duration(),
 			Done:   func(o serving.Outcome) { r.answered(m, o) }}
 		if law.Merged() {
-			o.Law.Beta = law.BetaMsPerToken / 1000
+			o.Law.Beta, o.Law.MaxTokens = law.BetaMsPerToken/1000, law.MaxTokens
 		}
 		var err error
 		if m.server, err = serving.New(o); err != nil {

@@ -19,7 +19,7 @@ func (*Static) Every() time.Duration { return 10 * time.Second }
 // Look starts what a failed GPU has taken away, and lets jobs have the job share.
 func (p *Static) Look(o arbiter.Observation, v *View) []arbiter.Order {
 	p.orders = Restore(p.orders[:0], v)
-	return append(p.orders, p.queue.Orders(o, v, func(i int, _ bool) bool { return v.Share[Unit(v.Slices[i])] < 0 })...)
+	return append(p.orders, p.queue.Orders(o, v, func(i int, _ Class) bool { return v.Share[Unit(v.Slices[i])] < 0 })...)
 }
 
 // Settle has nothing to learn.
