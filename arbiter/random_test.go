@@ -163,7 +163,7 @@ func (a *audit) record(r Record) {
 	switch m.Action {
 	case Lend:
 		j := jobOf(st.snapshot, m.Job)
-		if s.Lent() || !fits(s.Shape, j.Needs) || m.Bound <= 0 || m.Why.Lent > m.Why.Lendable || loans(st.snapshot, st.plan) > st.snapshot.Cap {
+		if s.Lent() || !fits(s.Shape, j.Needs) || m.Bound <= 0 || m.Why.Lent > m.Why.Lendable || lentAfter(st.snapshot, st.plan) > st.snapshot.Cap {
 			a.bad("%v: slice %+v, job %+v, cap %d", m, s, j, st.snapshot.Cap)
 		}
 	case Reclaim:
@@ -187,8 +187,8 @@ func (a *audit) record(r Record) {
 	}
 }
 
-// loans are the slices lent once a plan is carried out.
-func loans(s Snapshot, p Plan) (n int) {
+// lentAfter is how many slices are lent once a plan is carried out.
+func lentAfter(s Snapshot, p Plan) (n int) {
 	for _, x := range s.Slices {
 		if x.Lent() && x.Phase != Unhealthy {
 			n++
