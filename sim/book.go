@@ -24,6 +24,7 @@ const (
 	saving
 	reshaping
 	broken
+	oversized // the part of a whole GPU that a job of single slices leaves unused
 	standings
 )
 
@@ -59,7 +60,7 @@ func (s *slot) stands() standing {
 // accountOf books what needs no look at anything else.
 var accountOf = [standings]arbiter.Account{held: arbiter.Held, loading: arbiter.LoadWake, draining: arbiter.Drain,
 	starting: arbiter.JobStarting, runs: arbiter.JobUseful, saving: arbiter.Checkpointing,
-	reshaping: arbiter.ReshapeTime, broken: arbiter.Broken}
+	reshaping: arbiter.ReshapeTime, broken: arbiter.Broken, oversized: arbiter.Stranded}
 
 // book is the ledger in exact time: at every change what stood until then is
 // booked. Units are sevenths of a GPU.
@@ -88,6 +89,10 @@ func (b *book) count(s *slot, as standing, by int) {
 		return
 	}
 	b.units[as] += by * s.units
+	if (as == starting || as == runs || as == saving) && s.used < s.units {
+		b.units[as] -= by * (s.units - s.used)
+		b.units[oversized] += by * (s.units - s.used)
+	}
 	if as == idleFree || as == idleAsleep {
 		if s.units == 1 {
 			b.idle[0] += by
@@ -128,7 +133,7 @@ func (r *engine) advance() {
 	}
 	small, whole := b.endless, b.endless // whether a waiting job fits an idle slice of that shape
 	some := b.endless
-	units := b.idle[0] + scenario.SlicesPerGPU*b.idle[1]
+	units := b.idle[0] + scenario.SlicesPerGPU*b.idle[1] + b.units[reshaping]
 	for _, w := range b.want {
 		if w.jobs == 0 {
 			continue

@@ -42,6 +42,7 @@ type slot struct {
 	gpu.Slice
 	index  int // in slots
 	units  int // of the ledger: 1, or 7 for a whole GPU
+	used   int // of them by the last job: a single slice may lie on a whole GPU
 	phase  arbiter.Phase
 	model  int    // whose replica loads, serves or drains here; −1 = none
 	asleep uint32 // bit i: a replica of model i sleeps here

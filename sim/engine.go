@@ -77,9 +77,7 @@ func newRun(w *scenario.World, p Policy, o Options) (*engine, error) {
 	r.submitAll()
 	r.planFaults()
 	r.minutely()
-	r.look() // the first look need not wait for the period
-	r.nextLook = p.Every()
-	return r, nil
+	return r, nil // the first look is due at once
 }
 
 // loop runs until the horizon. At one instant the machine's events come first,
@@ -113,6 +111,10 @@ func (r *engine) loop() {
 	}
 	r.now = r.world.Horizon
 	r.advance()
+	if r.err == nil && r.now%time.Minute == 0 {
+		r.closeMinute()
+		r.checkAll()
+	}
 }
 
 // What happens next: one of these, of a model where one is added.

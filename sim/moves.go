@@ -184,23 +184,27 @@ func (r *engine) lend(m *move) string {
 	}
 	m.job.lending = m
 	r.mark(m)
-	for _, s := range m.slots {
-		if s.phase == arbiter.Ready {
-			m.drains++
-			r.drain(s)
-		}
-	}
-	r.drained(m)
+	r.drain(m)
 	return ""
 }
 
-// drain lets what serves on a slice finish. Nothing is cut off: a sequence takes
-// as long as it takes.
-func (r *engine) drain(s *slot) {
-	at := &r.serving[s.model]
-	s.phase = arbiter.Draining
-	at.remove(r, s)
-	r.refresh(s)
+// drain lets what serves on the slices of a move finish. Nothing is cut off: a
+// sequence takes as long as it takes.
+func (r *engine) drain(m *move) {
+	m.drains = 1 // it is not done before all have begun
+	for _, s := range m.slots {
+		if s.phase != arbiter.Ready {
+			continue
+		}
+		m.drains++
+		model := s.model
+		s.phase = arbiter.Draining
+		r.serving[model].remove(r, s)
+		r.refresh(s)
+		r.rested(model)
+	}
+	m.drains--
+	r.drained(m)
 }
 
 // rested puts the replicas of a model to sleep whose last sequence has ended.
@@ -288,8 +292,7 @@ func (r *engine) vacate(m *move) string {
 		r.evict(m)
 	case s.phase == arbiter.Ready:
 		r.mark(m)
-		m.drains = 1
-		r.drain(s)
+		r.drain(m)
 	default:
 		r.end(m, nil)
 	}

@@ -17,8 +17,9 @@ const patience = 10 * time.Minute
 // Queue is the rule by which jobs get slices, the same for static and every
 // rival: first in, first out, and who does not fit is skipped. Foreground jobs
 // preempt the backlog. A gang that has waited for patience has its place kept:
-// whole GPUs are reserved for it, single slices gathered as they come. The zero
-// value is ready.
+// whole GPUs are reserved for it, for one gang at a time, since what is reserved
+// waits for its last job while others queue; single slices are gathered as they
+// come. The zero value is ready.
 type Queue struct {
 	reserved map[string][]int // job → GPUs
 	floor    floor
@@ -239,7 +240,7 @@ func (q *Queue) whole(o arbiter.Observation, j *arbiter.Job) {
 	f := &q.floor
 	gpus := q.place(j, func(g int) int { return f.effort(g, j.ID) })
 	if gpus == nil {
-		if q.reserved[j.ID] == nil && o.Now.Sub(j.Queued) > patience {
+		if len(q.reserved) == 0 && o.Now.Sub(j.Queued) > patience {
 			if gpus = q.place(j, func(g int) int { return f.wait(g) }); gpus != nil {
 				if q.reserved == nil {
 					q.reserved = map[string][]int{}

@@ -3,6 +3,8 @@ package sim
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
+	"os"
 	"testing"
 
 	"aloft/sim/scenario"
@@ -58,5 +60,32 @@ func TestDeterminism(t *testing.T) {
 				t.Errorf("%s: two runs of one world differ", name)
 			}
 		}
+	}
+}
+
+var update = flag.Bool("update", false, "write golden files")
+
+// The whole result of a small static run: what JSON readers get.
+func TestGolden(t *testing.T) {
+	b := train("b", 200*sec, 150*sec, 20*sec)
+	b.Slices, b.GPUs = 0, 1
+	w := tiny(embed("a", 0, 100*sec), b, quantize("q", 20*sec, 300*sec))
+	w.Backlog = backlog()
+	got, err := json.MarshalIndent(run(t, w, &Static{}, Options{Name: "static", Spans: 20}), "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "testdata/static.golden.json"
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("differs from %s; look at the difference after -update", path)
 	}
 }

@@ -106,7 +106,10 @@ func (r *engine) begin(j *job, on []*slot) {
 		}
 	}
 	for _, s := range on {
-		t.units += s.units
+		if s.used = 1; j.GPUs > 0 {
+			s.used = s.units
+		}
+		t.units += s.used
 		s.stint, s.phase = t, arbiter.JobStart
 		j.held = append(j.held, s.ID)
 		r.refresh(s)
