@@ -96,18 +96,20 @@ func (c *Core) slot(now time.Time, w *Work) (best *replica, why Hold, avoided bo
 	why = Holds
 	own := c.expected(w)
 	for _, r := range c.replicas {
+		// Why another does not take it is of no interest then, and costs more to find out.
+		if least != nil && (least.Offline && !r.Offline || (r.tokens+own)*least.Slots >= (least.tokens+own)*r.Slots) {
+			continue
+		}
 		held := c.takes(now, w, r)
 		avoided = avoided || held == HoldAvoid
 		if why == Holds || held > why {
 			why = held
 		}
-		switch {
-		case held < Holds:
-		case least == nil:
-			best, least = r, r
-		case least.Offline && !r.Offline:
-		case (r.tokens+own)*least.Slots < (least.tokens+own)*r.Slots:
-			least = r
+		if held < Holds {
+			continue
+		}
+		if least = r; best == nil {
+			best = r
 		}
 	}
 	if c.eta == 0 {
