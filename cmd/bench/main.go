@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,11 +33,15 @@ var benchmarks = []benchmark{
 	{"gateway", "throughput, latency and memory of the gateway beside a bare proxy, nginx and Portkey", gateways},
 	{"batcher", "goodput of the batcher beside other ways to batch, in virtual time, over HTTP and before the real engine", batchers},
 	{"loadgen", "what the load generator can send, and what others report of a stalled server", loadgens},
+	{"arbiter", "what lending gains and what it costs, beside other policies, in virtual time (half an hour; FULL=1: hours)", arbiters},
 	{"starts", "cold start and wake of a replica, start-up of `aloft serve`", starts},
 }
 
-// limit is the most that one benchmark may take before it counts as stuck.
+// limit is the most that one benchmark may take before it counts as stuck, for all
+// but those in limits.
 const limit = 8 * time.Minute
+
+var limits = map[string]time.Duration{"arbiter": 12 * time.Hour} // with FULL=1; without it half an hour
 
 type cli struct {
 	Names   []string `arg:"" optional:"" name:"name" help:"Benchmarks to run, or all."`
@@ -126,7 +131,8 @@ func (c *cli) measure(ctx context.Context, chosen []benchmark, out io.Writer) er
 		where := surroundings(ctx)
 		began := time.Now()
 		all0, own0 := machineCPU()
-		limited, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done in %v", limit))
+		most := cmp.Or(limits[b.name], limit)
+		limited, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not done in %v", most))
 		r, err := b.run(limited, l)
 		cancel()
 		if err != nil {
