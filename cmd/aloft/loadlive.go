@@ -74,17 +74,21 @@ type news struct {
 // newLive starts the view; auto redraws a terminal that can and writes plain
 // lines to all else. nil, for none, shows nothing.
 func newLive(mode string, f *os.File, getenv func(string) string) *live {
-	isTerminal := term.IsTerminal(int(f.Fd()))
-	switch dumb := getenv("TERM") == "dumb" || getenv("TERM") == "" || !isTerminal; {
+	switch {
 	case mode == liveNone:
 		return nil
-	case mode == livePlain || dumb:
+	case mode == livePlain || !canRedraw(f, getenv):
 		return startLive(&plainView{out: f})
 	}
 	return startLive(&screenView{out: f, colour: getenv("NO_COLOR") == "", size: func() (int, int) {
 		width, height, _ := term.GetSize(int(f.Fd()))
 		return width, height
 	}})
+}
+
+// canRedraw reports whether what is written is a terminal that can go back.
+func canRedraw(f *os.File, getenv func(string) string) bool {
+	return term.IsTerminal(int(f.Fd())) && getenv("TERM") != "" && getenv("TERM") != "dumb"
 }
 
 // view draws the news, the last of a run last. close leaves the terminal as it

@@ -45,8 +45,10 @@ type cli struct {
 		Revoke keysRevokeCmd `cmd:"" help:"Delete a key."`
 	} `cmd:"" help:"API keys, in a data folder or of a running server."`
 	Simulate struct {
+	Simulate struct {
+		Run     simulateRunCmd     `cmd:"" default:"withargs" help:"Run policies side by side on a scenario, in virtual time."`
 		Packing simulatePackingCmd `cmd:"" help:"Place openb's requests by six policies, as FGD's authors did."`
-	} `cmd:"" help:"Decisions in virtual time; everything is modelled."`
+	} `cmd:"" help:"Simulate lending and placement; everything is modelled."`
 	Record recordCmd `cmd:"" help:"Record what requests come (sizes and times, never text), for replay by load and simulate."`
 	Why    whyCmd    `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`
 	Top    topCmd    `cmd:"" help:"Show slices, models, jobs and the ledger, live."`
@@ -84,7 +86,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	k, err := kong.New(&c, kong.Name("aloft"), kong.Writers(stdout, stderr), kong.Exit(func(n int) { code = n }),
 		kong.Description("Aloft keeps GPUs in the air: it serves models from warm replicas and lends what they leave to jobs."),
 		kong.ExplicitGroups([]kong.Group{{Key: "simple", Title: "Without a profile:"}}),
-		kong.UsageOnError(), kong.Vars{"version": version()}, kong.BindTo(ctx, (*context.Context)(nil)))
+		kong.UsageOnError(), kong.Vars{"version": version(), "simulated": strings.Join(policyNames(), ", ")}, kong.BindTo(ctx, (*context.Context)(nil)))
 	if err != nil {
 		return err
 	}

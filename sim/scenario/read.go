@@ -3,8 +3,6 @@ package scenario
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -20,17 +18,9 @@ const maxBytes = 256 << 10
 // Load reads a scenario's file or, where there is none, the built-in scenario
 // of that name.
 func Load(path string) (*Scenario, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if built, in := configs.Scenarios.ReadFile("scenarios/" + strings.TrimSuffix(path, ".yaml") + ".yaml"); in == nil {
-			text, err = built, nil
-		}
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("scenario: %s is neither a file nor one of the built-in scenarios %s", path, strings.Join(Names(), ", "))
-	}
+	text, err := Text(path)
 	if err != nil {
-		return nil, fmt.Errorf("scenario: %w", err)
+		return nil, err
 	}
 	s, err := Parse(text)
 	if err != nil {
