@@ -16,6 +16,8 @@ import (
 	_ "time/tzdata" // windows have time zones, and a container may have none
 
 	"github.com/alecthomas/kong"
+
+	"aloft/sim/study"
 )
 
 type cli struct {
@@ -44,17 +46,13 @@ type cli struct {
 		Rotate keysRotateCmd `cmd:"" help:"Give a key a new secret and print it, this once."`
 		Revoke keysRevokeCmd `cmd:"" help:"Delete a key."`
 	} `cmd:"" help:"API keys, in a data folder or of a running server."`
-	Simulate struct {
-	Simulate struct {
-		Run     simulateRunCmd     `cmd:"" default:"withargs" help:"Run policies side by side on a scenario, in virtual time."`
-		Packing simulatePackingCmd `cmd:"" help:"Place openb's requests by six policies, as FGD's authors did."`
-	} `cmd:"" help:"Simulate lending and placement; everything is modelled."`
-	Record recordCmd `cmd:"" help:"Record what requests come (sizes and times, never text), for replay by load and simulate."`
-	Why    whyCmd    `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`
-	Top    topCmd    `cmd:"" help:"Show slices, models, jobs and the ledger, live."`
-	Config configCmd `cmd:"" help:"Check or show a configuration."`
-	Demo   demoCmd   `cmd:"" help:"Show the whole idea on this machine in under two minutes."`
-	Train  trainCmd  `cmd:"" hidden:"" help:"The demonstration training program (run by jobs)."`
+	Simulate simulateCmd `cmd:"" help:"Simulate lending on a scenario, or placement; everything is modelled."`
+	Record   recordCmd   `cmd:"" help:"Record what requests come (sizes and times, never text), for replay by load and simulate."`
+	Why      whyCmd      `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`
+	Top      topCmd      `cmd:"" help:"Show slices, models, jobs and the ledger, live."`
+	Config   configCmd   `cmd:"" help:"Check or show a configuration."`
+	Demo     demoCmd     `cmd:"" help:"Show the whole idea on this machine in under two minutes."`
+	Train    trainCmd    `cmd:"" hidden:"" help:"The demonstration training program (run by jobs)."`
 
 	Version kong.VersionFlag `help:"Print the version and exit."`
 }
@@ -86,7 +84,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	k, err := kong.New(&c, kong.Name("aloft"), kong.Writers(stdout, stderr), kong.Exit(func(n int) { code = n }),
 		kong.Description("Aloft keeps GPUs in the air: it serves models from warm replicas and lends what they leave to jobs."),
 		kong.ExplicitGroups([]kong.Group{{Key: "simple", Title: "Without a profile:"}}),
-		kong.UsageOnError(), kong.Vars{"version": version(), "simulated": strings.Join(policyNames(), ", ")}, kong.BindTo(ctx, (*context.Context)(nil)))
+		kong.UsageOnError(), kong.Vars{"version": version(), "simulated": strings.Join(study.Policies(), ", ")}, kong.BindTo(ctx, (*context.Context)(nil)))
 	if err != nil {
 		return err
 	}

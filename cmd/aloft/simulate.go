@@ -20,7 +20,14 @@ import (
 	"aloft/sim/study"
 )
 
-// simulateRunCmd is `aloft simulate` without a further word.
+// simulateCmd is `aloft simulate` with all that it can do; without a further word it
+// runs policies on a scenario.
+type simulateCmd struct {
+	Run     simulateRunCmd     `cmd:"" default:"withargs" help:"Run policies side by side on a scenario, in virtual time."`
+	Packing simulatePackingCmd `cmd:"" help:"Place openb's requests by six policies, as FGD's authors did."`
+}
+
+// simulateRunCmd runs policies, or compares what they came to.
 type simulateRunCmd struct {
 	Files []string `arg:"" name:"scenario" help:"Scenario: a file (YAML) or the name of a built-in one. With --compare two results (JSON); with --trace a configuration (aloft.yaml)."`
 	simulateWhat
@@ -114,7 +121,7 @@ func (c *simulateWhat) options(name string, text []byte) (o study.Options, err e
 	if o.Draw.Traces == "" && c.Shared != "" {
 		o.Draw.Traces = filepath.Join(c.Shared, "traces")
 	}
-	o.Simulate = simulated
+	o.Simulate = (&study.Simulator{Traces: o.Draw.Traces, Spans: spansKept}).Simulate
 	return o, nil
 }
 
@@ -134,19 +141,22 @@ func parsedCase(name, where string, text []byte) (study.Case, error) {
 // policiesOf reads a list of policies.
 func policiesOf(list string) ([]string, error) {
 	if list == "all" {
-		return policyNames(), nil
+		return study.Policies(), nil
 	}
 	var out []string
 	for name := range strings.SplitSeq(list, ",") {
 		switch name = strings.TrimSpace(name); {
-		case !slices.Contains(policyNames(), name):
-			return nil, fmt.Errorf("--policy: %q is no policy, want of %s, or all", name, strings.Join(policyNames(), ", "))
+		case !slices.Contains(study.Policies(), name):
+			return nil, fmt.Errorf("--policy: %q is no policy, want of %s, or all", name, strings.Join(study.Policies(), ", "))
 		case !slices.Contains(out, name):
 			out = append(out, name)
 		}
 	}
 	return out, nil
 }
+
+// spansKept bounds what the chart of slices is drawn from; the page draws fewer.
+const spansKept = 4000
 
 // maxSeeds bounds a study; a page with more says no more.
 const maxSeeds = 1000
@@ -268,17 +278,29 @@ func readStudy(path string) (*study.Study, error) {
 }
 
 // Help is what --help shows below the flags.
-func (*simulateRunCmd) Help() string {
+func (*simulateCmd) Help() string {
 	return `Everything is modelled: no GPU is used, no request is sent, no job runs.
+
+Built-in scenarios: ` + strings.Join(scenario.Names(), ", ") + `
 
 Examples:
   aloft simulate small-8gpu-conv
   aloft simulate bursty-8gpu-code --policy all --seed 1-3 --hours 0-2 --html report.html
-  aloft simulate small-8gpu-conv --set jobs.offered_load=1.2 --set 'models.*.start.wake_median_s=10'
   aloft simulate --compare before.json after.json
 
 Exit codes:
   0  done, also when it was ended early and some runs were done
   1  bad input, or something could not be done, such as to write a file
   3  it was ended before a run was done, or there was nothing to compare`
+}
+
+// Help shows examples.
+func (*simulateRunCmd) Help() string {
+	return `Built-in scenarios: ` + strings.Join(scenario.Names(), ", ") + `
+
+Examples:
+  aloft simulate small-8gpu-conv --seed 1-3 --html report.html
+  aloft simulate bursty-8gpu-code --policy all --hours 0-2
+  aloft simulate small-8gpu-conv --set jobs.offered_load=1.2 --set 'models.*.start.wake_median_s=10'
+  aloft simulate --compare before.json after.json`
 }

@@ -112,6 +112,9 @@ func (g *grid) world(ctx context.Context, c Case, seed uint64, names []string) e
 		return fmt.Errorf("%s, seed %d: %w", c.Scenario.Name, seed, err)
 	}
 	for _, text := range w.Notes {
+		if len(g.Seeds) > 1 {
+			text = fmt.Sprintf("%s%d: %s", noteOf, seed, text)
+		}
 		if !slices.Contains(g.study.Notes, text) && len(g.study.Notes) < maxNotes {
 			g.study.Notes = append(g.study.Notes, text)
 		}
@@ -154,8 +157,11 @@ func (g *grid) world(ctx context.Context, c Case, seed uint64, names []string) e
 	return errors.Join(errs...)
 }
 
+// noteOf is how a note of one of several seeds begins.
+const noteOf = "seed "
+
 // maxNotes bounds what the worlds say of themselves.
-const maxNotes = 40
+const maxNotes = 200
 
 func (g *grid) run(ctx context.Context, w *scenario.World, policy, variant string) (*Run, error) {
 	if ctx.Err() != nil {

@@ -42,8 +42,16 @@ func (s *Study) WriteTable(w io.Writer) error {
 	if s.Interrupted {
 		fmt.Fprintf(&b, "INTERRUPTED: these are the runs that were done until then\n")
 	}
+	more := 0
 	for _, n := range s.Notes {
-		fmt.Fprintf(&b, "  %s\n", loadgen.OneLine(n))
+		if strings.HasPrefix(n, noteOf) && len(s.Seeds) > 1 && !strings.HasPrefix(n, fmt.Sprintf("%s%d: ", noteOf, s.Seeds[0])) {
+			more++
+			continue
+		}
+		wrapped(&b, loadgen.OneLine(n))
+	}
+	if more > 0 {
+		fmt.Fprintf(&b, "  (the same of the other seeds: --json, --html)\n")
 	}
 	sums := s.Summaries()
 	for _, v := range s.variantNames() {
@@ -64,6 +72,25 @@ func (s *Study) WriteTable(w io.Writer) error {
 	b.WriteString(legend)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// wrapped writes a text in lines of 80 columns, set off.
+func wrapped(b *strings.Builder, text string) {
+	at := 0
+	for _, word := range strings.Fields(text) {
+		switch n := len([]rune(word)); {
+		case at == 0:
+			b.WriteString("  " + word)
+			at = 2 + n
+		case at+1+n > 79:
+			b.WriteString("\n    " + word)
+			at = 4 + n
+		default:
+			b.WriteString(" " + word)
+			at += 1 + n
+		}
+	}
+	b.WriteString("\n")
 }
 
 func (s *Study) block(b *strings.Builder, of []Summary) {
