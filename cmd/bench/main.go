@@ -32,6 +32,7 @@ var benchmarks = []benchmark{
 	{"overhead", "latency that the gateway adds to the engine's", overhead},
 	{"gateway", "throughput, latency and memory of the gateway beside a bare proxy, nginx and Portkey", gateways},
 	{"batcher", "goodput of the batcher beside other ways to batch, in virtual time, over HTTP and before the real engine", batchers},
+	{"plan", "time and memory of one plan of the arbiter, from 100 to 10,000 GPUs", plans},
 	{"loadgen", "what the load generator can send, and what others report of a stalled server", loadgens},
 	{"arbiter", "what lending gains and what it costs, beside other policies, in virtual time (half an hour; FULL=1: hours)", arbiters},
 	{"starts", "cold start and wake of a replica, start-up of `aloft serve`", starts},
