@@ -151,6 +151,7 @@ func (c *Core) Look(o Observation) []Order {
 	last, now := c.now, c.time(o.Now)
 	c.renew(last, now)
 	c.observe(o, now)
+	c.promised = nil
 	c.check()
 	s := &c.snapshot
 	c.ledger.Advance(*s, c.gaps())
@@ -204,12 +205,7 @@ func (c *Core) learn(s *Snapshot) {
 	fast, slow := c.stats.horizons(c.opt.FastHorizon, c.opt.SlowHorizon)
 	for i := range s.Models {
 		m := &s.Models[i]
-		mem := c.models[m.Name]
-		if mem == nil {
-			mem = &memory{}
-			mem.rise.Follow(c.opt.Laws[m.Name])
-			c.models[m.Name] = mem
-		}
+		mem := c.memory(m.Name)
 		if second {
 			work := 0.0
 			if n := len(m.Work); n > 0 {
@@ -220,6 +216,16 @@ func (c *Core) learn(s *Snapshot) {
 		mem.rise.fill(&m.Learned, s.Now)
 		m.SurplusFrom, m.Reclaimed = mem.surplus, mem.reclaimed
 	}
+}
+
+func (c *Core) memory(model string) *memory {
+	mem := c.models[model]
+	if mem == nil {
+		mem = &memory{}
+		mem.rise.Follow(c.opt.Laws[model])
+		c.models[model] = mem
+	}
+	return mem
 }
 
 // note remembers of a plan since when each model has had more than it needs, when

@@ -58,6 +58,7 @@ type Options struct {
 
 	MoveTimeout time.Duration // a move that takes longer is given up
 	Journal     io.Writer     // decisions as JSON lines; nil = none
+	Past        []Record      // what an earlier loop left in its journal, oldest first
 	OnRecord    func(Record)  // every decision and outcome; nil = nobody listens
 }
 
@@ -84,9 +85,9 @@ type Arbiter struct {
 	kick    chan struct{}
 	urgent  chan struct{} // more has arrived than the last look allows for
 	allowed atomic.Pointer[map[string]*allowance]
-	looked  time.Time             // when the loop did last
-	loans   atomic.Pointer[loans] // what the watch ends if the loop looks no more
-	ending  atomic.Int64          // loans that it is ending
+	looked  time.Time                // when the loop did last
+	loans   atomic.Pointer[loanList] // what the watch ends if the loop looks no more
+	ending  atomic.Int64             // loans that it is ending
 	moves   sync.WaitGroup
 
 	mu   sync.Mutex // guards the core, since others look at it while the loop runs
@@ -104,8 +105,11 @@ func New(o Options, log *slog.Logger) (*Arbiter, error) {
 	a := &Arbiter{opt: o, log: log, outcome: make(chan Outcome), kick: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
 	o.Core.Log, o.Core.OnRecord = log, a.record
 	var err error
-	a.core, err = NewCore(o.Core)
-	return a, err
+	if a.core, err = NewCore(o.Core); err != nil {
+		return nil, err
+	}
+	a.core.Restore(o.Past)
+	return a, nil
 }
 
 // Kick makes the loop look at once: a job was queued, a replica changed.

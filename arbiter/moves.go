@@ -183,8 +183,8 @@ func (c *Core) breach(r *Record, fault bool) {
 
 // raise lets the cap rise again, by a tenth in each minute without a breach.
 func (c *Core) raise(now time.Time) {
-	if c.cap < noCap && now.Sub(c.calm) >= time.Minute {
-		c.cap, c.calm = c.cap+max(1, c.cap/10), now
+	for c.cap < noCap && now.Sub(c.calm) >= time.Minute {
+		c.cap, c.calm = c.cap+max(1, c.cap/10), c.calm.Add(time.Minute)
 		if c.cap > len(c.leases) {
 			c.cap = noCap
 		}
@@ -214,11 +214,15 @@ func (s *Stats) reclaimed(o Outcome, bound time.Duration, fast bool) {
 	if o.kept(bound) {
 		s.Kept++
 	}
+	s.took(o.Took, fast)
+}
+
+func (s *Stats) took(d time.Duration, fast bool) {
 	list := &s.Slow
 	if fast {
 		list = &s.Fast
 	}
-	if *list = append(*list, o.Took); len(*list) > 256 {
+	if *list = append(*list, d); len(*list) > 256 {
 		*list = (*list)[1:]
 	}
 }

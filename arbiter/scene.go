@@ -21,6 +21,7 @@ type scene struct {
 	heldAt   finder         // and of jobs
 	pending  map[uint64]pending
 	gen      uint64            // the last generation given out
+	promised map[string]Lease  // loans by slice, of before a restart; nil after the first look
 	shaping  map[int]uint64    // GPUs that are being reshaped, and the generation of the order
 	shaped   map[int]time.Time // when a GPU was last reshaped
 	broken   []broken          // invariants that the last layout breaks
@@ -233,9 +234,10 @@ func (c *Core) reconcile(i int, now time.Time) {
 			c.snapshot.Jobs[k].Have++
 		}
 	default:
-		*l = Lease{Gen: c.nextGen(), Job: id, Since: now}
 		if holder >= 0 {
-			l.Bound = c.opt.Policy.Bound(c.snapshot.Jobs[holder], Model{})
+			*l = c.adopt(c.snapshot.Slices[i].ID, &c.snapshot.Jobs[holder], now)
+		} else {
+			*l = Lease{Gen: c.nextGen(), Since: now}
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"aloft/gpu"
 )
 
-// loans are those of the last look, and how long they last unless it is repeated.
-type loans struct {
+// loanList is those of the last look, and how long they last unless it is repeated.
+type loanList struct {
 	until time.Time
 	all   []loan
 }
@@ -23,8 +23,8 @@ type loan struct {
 
 // listLoans is what is lent and at rest: moves end by themselves. The caller holds
 // the lock.
-func (a *Arbiter) listLoans(now time.Time) *loans {
-	l := &loans{until: now.Add(a.core.opt.Lease)}
+func (a *Arbiter) listLoans(now time.Time) *loanList {
+	l := &loanList{until: now.Add(a.core.opt.Lease)}
 	for i, x := range a.core.leases {
 		if s := &a.core.snapshot.Slices[i]; x.Job != "" && !x.Moving {
 			l.all = append(l.all, loan{s.Slice, x.Job, s.Model})

@@ -4,10 +4,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 )
 
 // hello says in a few lines what was found, what is served and where.
@@ -71,57 +69,3 @@ func (s *server) question(address string) string {
 	}
 	return fmt.Sprintf(`curl %s/v1/completions -H 'Content-Type: application/json' -d '{"model":"%s","max_tokens":40,"prompt":"In the beginning"}'`, address, name)
 }
-
-// journal is the file of decisions, one JSON object a line. It is turned over
-// once it is large, so it takes at most twice maxJournal.
-type journal struct {
-	mu   sync.Mutex
-	path string
-	file *os.File
-	size int64
-}
-
-const maxJournal = 32 << 20
-
-func openJournal(path string) (*journal, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open journal: %w", err)
-	}
-	st, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("open journal: %w", err)
-	}
-	return &journal{path: path, file: f, size: st.Size()}, nil
-}
-
-// Write implements io.Writer.
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.size+int64(len(b)) > maxJournal {
-		if err := j.turnOver(); err != nil {
-			return 0, err
-		}
-	}
-	n, err := j.file.Write(b)
-	j.size += int64(n)
-	return n, err
-}
-
-func (j *journal) turnOver() error {
-	if err := os.Rename(j.path, j.path+".1"); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(j.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	j.file.Close()
-	j.file, j.size = f, 0
-	return nil
-}
-
-// Close closes the file.
-func (j *journal) Close() error { return j.file.Close() }

@@ -118,8 +118,7 @@ func (s *server) openFolders(context.Context) error {
 	} else if n > 0 {
 		s.log.Warn("killed what an earlier server left running", "processes", n)
 	}
-	s.journal, err = openJournal(s.path("journal.jsonl"))
-	if err != nil {
+	if s.journal, err = openJournal(s.path("journal.jsonl")); err != nil {
 		return err
 	}
 	s.onStop("journal", func(context.Context) error { return s.journal.Close() })
@@ -253,6 +252,10 @@ func (s *server) openPool(context.Context) error {
 	return err
 }
 
+// geometryPeriod is between plans that may reshape a GPU: what is gained has to
+// pay for the minutes in which its slices are empty.
+const geometryPeriod = 10 * time.Minute
+
 // openArbiter makes the arbiter, then opens the jobs: their batches call the
 // gateway, so that comes first.
 func (s *server) openArbiter(context.Context) error {
@@ -265,10 +268,11 @@ func (s *server) openArbiter(context.Context) error {
 	s.work = &work{jobs: s.jobs, serving: s.serving, width: s.conf.Jobs.BatchWidth, log: s.log.Warn, began: map[string]time.Time{},
 		shape: s.shape}
 	var err error
-	core := arbiter.CoreOptions{Policy: s.conf.policy(time.Now()), Guard: a.Guard, Plan: a.Plan,
+	shaper, _ := s.inventory.(gpu.Shaper) // nil where nothing can reshape
+	core := arbiter.CoreOptions{Policy: s.conf.policy(time.Now()), Guard: a.Guard, Plan: a.Plan, Geometry: max(a.Plan, geometryPeriod),
 		FastHorizon: a.FastHorizon, SlowHorizon: a.SlowHorizon, RiseQuantile: a.RiseQuantile}
-	s.arbiter, err = arbiter.New(arbiter.Options{Core: core, Serving: s.serving, Work: s.work, Inventory: s.inventory,
-		MoveTimeout: s.conf.Pool.StartTimeout, Journal: s.journal}, s.log)
+	s.arbiter, err = arbiter.New(arbiter.Options{Core: core, Serving: s.serving, Work: s.work, Inventory: s.inventory, Shaper: shaper,
+		MoveTimeout: s.conf.Pool.StartTimeout, Journal: s.journal, Past: s.journal.past}, s.log)
 	if err == nil {
 		s.serving.tell = s.arbiter.Arrived
 	}
