@@ -73,3 +73,18 @@ func (a *Arbiter) Arrived(model string, work time.Duration) {
 
 // calm is the least time between two looks for arrivals.
 const calm = 20 * time.Millisecond
+
+// Allowance is how much more may arrive at a model until it needs more replicas
+// than at the last look: work in seconds of one replica, and sequences.
+type Allowance struct{ Work, Sequences float64 }
+
+// Allows appends the allowances of the last look, in the order of its models. It
+// is Arrived for a driver of its own time, such as the simulator.
+func (c *Core) Allows(to []Allowance) []Allowance {
+	for i := range c.snapshot.Models {
+		m := &c.snapshot.Models[i]
+		work, sequences := c.opt.Policy.allows(m, c.plan.Needs[m.Name].Need)
+		to = append(to, Allowance{work, sequences})
+	}
+	return to
+}

@@ -11,8 +11,9 @@ import (
 
 // Ours is the arbiter's core as a policy: the code that decides live.
 type Ours struct {
-	core  *arbiter.Core
-	every time.Duration
+	core    *arbiter.Core
+	every   time.Duration
+	allowed []arbiter.Allowance // by the last look, less what has come since
 }
 
 // NewOurs makes one that has seen nothing yet.
@@ -21,7 +22,7 @@ func NewOurs(o arbiter.CoreOptions) (*Ours, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Ours{core, o.Guard}, nil
+	return &Ours{core: core, every: o.Guard}, nil
 }
 
 // OursOptions are the settings of every scenario: what differs between them is
@@ -69,7 +70,18 @@ func (p *Ours) Look(o arbiter.Observation, v *View) []arbiter.Order {
 	for _, s := range p.core.Settings() {
 		v.Tune(s)
 	}
+	p.allowed = p.core.Allows(p.allowed[:0])
 	return orders
+}
+
+// Arrived counts down what the last look allowed for.
+func (p *Ours) Arrived(model int, work float64) bool {
+	if len(p.allowed) == 0 {
+		return false // the first look is due anyway
+	}
+	a := &p.allowed[model]
+	a.Work, a.Sequences = a.Work-work, a.Sequences-1
+	return a.Work < 0 || a.Sequences < 0
 }
 
 // Settle tells the core how an order ended.

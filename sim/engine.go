@@ -3,6 +3,7 @@ package sim
 import (
 	"container/heap"
 	"fmt"
+	"math"
 	"time"
 
 	"aloft/arbiter"
@@ -37,14 +38,25 @@ type engine struct {
 	seen    arbiter.Observation
 	placed  bool // the list of replicas is as the slices are
 
-	ordered  []*move // whose outcome has not been delivered
-	kick     bool    // look at this instant
-	nextLook time.Duration
+	ordered []*move // whose outcome has not been delivered
+	looking
 	tallies
 	spans  spans
 	checks int64
 	err    error
 }
+
+// looking is when the policy looks.
+type looking struct {
+	kick     bool // at this instant
+	nextLook time.Duration
+	looked   time.Duration
+	urgent   time.Duration // more has arrived than it allowed for
+	guard    Guard         // nil = it does not ask
+}
+
+// never is after every horizon.
+const never = time.Duration(math.MaxInt64)
 
 // Run lets a policy run a world. An invariant that breaks fails the run; the
 // error names world, seed and time.
@@ -65,6 +77,7 @@ func newRun(w *scenario.World, p Policy, o Options) (*engine, error) {
 		return nil, fmt.Errorf("sim: policy %s looks every %v, want more than 0", o.Name, p.Every())
 	}
 	r := &engine{world: w, opt: o, policy: p}
+	r.guard, _ = p.(Guard)
 	if o.SpansTo == 0 {
 		r.opt.SpansTo = w.Horizon
 	}
@@ -85,7 +98,7 @@ func newRun(w *scenario.World, p Policy, o Options) (*engine, error) {
 // after all that has happened.
 func (r *engine) loop() {
 	for r.err == nil {
-		at, what := r.nextLook, looks
+		at, what := min(r.nextLook, r.urgent), looks
 		if r.kick {
 			at = r.now
 		}
@@ -128,7 +141,7 @@ const (
 func (r *engine) step(what int) {
 	switch {
 	case what == looks:
-		if !r.kick {
+		if r.now >= r.nextLook {
 			r.nextLook += r.policy.Every()
 		}
 		r.look()
@@ -136,8 +149,12 @@ func (r *engine) step(what int) {
 		e := heap.Pop(&r.events).(*event)
 		e.do()
 	case what >= arrives:
-		r.serving[what-arrives].arrive(r.now)
-		r.rested(what - arrives)
+		i := what - arrives
+		work := r.serving[i].arrive(r.now)
+		if r.guard != nil && r.guard.Arrived(i, work) {
+			r.urgent = min(r.urgent, max(r.now, r.looked+calm))
+		}
+		r.rested(i)
 	default:
 		r.serving[what].server.Step(r.now)
 		r.rested(what)
@@ -147,7 +164,7 @@ func (r *engine) step(what int) {
 
 // look asks the policy and carries out what it orders.
 func (r *engine) look() {
-	r.kick = false
+	r.kick, r.looked, r.urgent = false, r.now, never
 	r.observe()
 	for _, o := range r.policy.Look(r.seen, &r.view) {
 		r.carryOut(o)

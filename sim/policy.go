@@ -20,6 +20,17 @@ type Policy interface {
 	Settle(now time.Time, o arbiter.Outcome)
 }
 
+// Guard is a policy that also wants to look when more arrives than its last look
+// allowed for, at most once every 20 ms, as the live loop does.
+type Guard interface {
+	// Arrived says that a request has come for a model, of so much work of one
+	// replica, in seconds; it reports whether that is too much.
+	Arrived(model int, work float64) bool
+}
+
+// calm is the least time between two looks for arrivals.
+const calm = 20 * time.Millisecond
+
 // epoch is when every simulated world starts, for the cores, which know times of day.
 var epoch = time.Unix(1_700_000_000, 0)
 

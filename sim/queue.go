@@ -275,14 +275,14 @@ func (q *Queue) whole(o arbiter.Observation, j *arbiter.Job) {
 	}
 }
 
-// never is the effort of what cannot be had.
-const never = 1 << 20
+// beyond is the effort of what cannot be had.
+const beyond = 1 << 20
 
 // effort is what it takes until a GPU is whole and empty for a job.
 func (f *floor) effort(g int, job string) int {
 	d := &f.gpus[g]
 	if d.n == 0 || d.owner != "" && d.owner != job {
-		return never
+		return beyond
 	}
 	sum := 0
 	if d.n > 1 {
@@ -292,12 +292,12 @@ func (f *floor) effort(g int, job string) int {
 		s := &f.v.Slices[i]
 		switch {
 		case f.taken[i] || !f.ok[Gang][i]:
-			return never
+			return beyond
 		case idle(s), comes(s, job):
 		case f.isSoft(s):
 			sum++
 		default:
-			return never
+			return beyond
 		}
 	}
 	return sum
@@ -307,13 +307,13 @@ func (f *floor) effort(g int, job string) int {
 func (f *floor) wait(g int) int {
 	d := &f.gpus[g]
 	if d.n == 0 || d.owner != "" {
-		return never
+		return beyond
 	}
 	sum := 0
 	for i := d.first; i < d.first+d.n; i++ {
 		s := &f.v.Slices[i]
 		if !f.ok[Gang][i] {
-			return never
+			return beyond
 		}
 		if !idle(s) && !f.isSoft(s) {
 			sum += s.Shape.ComputeSlices
@@ -345,11 +345,11 @@ func (q *Queue) place(j *arbiter.Job, cost func(g int) int) []int {
 		per = len(f.gpus)
 	}
 	var best []int
-	least := never
+	least := beyond
 	for from := 0; from < len(f.gpus); from += per {
 		var can []int
 		for g := from; g < min(from+per, len(f.gpus)); g++ {
-			if cost(g) < never {
+			if cost(g) < beyond {
 				can = append(can, g)
 			}
 		}

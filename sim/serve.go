@@ -72,11 +72,16 @@ const (
 	queueTimeout = 24 * time.Hour
 )
 
-// arrive hands over the next request.
-func (m *served) arrive(now time.Duration) {
+// arrive hands over the next request and says how much work of one replica it is,
+// as the need counts it: its prompt, or its part of merged calls.
+func (m *served) arrive(now time.Duration) (work float64) {
 	a := &m.traffic.Arrivals[m.next]
 	m.server.Arrive(now, m.next, int(a.In), int(a.Out))
 	m.next++
+	if m.traffic.Model.Service.Merged() {
+		return m.traffic.Knee(a.In, a.Out)
+	}
+	return m.traffic.Model.Service.Prefill(float64(a.In))
 }
 
 // sum counts ready time up to now.
