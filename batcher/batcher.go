@@ -75,6 +75,9 @@ type Options struct {
 	KVTokens int
 
 	Off bool // batching off: one request a call (for comparison)
+	// Keep refuses nobody for being late: whoever compares what replicas can do
+	// must not count what a prediction gave up.
+	Keep bool
 
 	// Affinity sends generation to the replica that knows its session or prefix,
 	// as long as that has not much more to do than another.

@@ -50,7 +50,7 @@ func (c *Core) refuse(now time.Time, w *Work) bool {
 // idle replica would be too slow and nobody waits: then refusing helps nobody.
 func (c *Core) late(now time.Time, w *Work) (excess time.Duration, ok bool) {
 	switch {
-	case w.Class == backends.Offline || c.opt.Target == 0 || c.opt.Off:
+	case w.Class == backends.Offline || c.opt.Target == 0 || c.opt.Off || c.opt.Keep:
 		return 0, false
 	case !c.opt.Merge:
 		return c.lateFirst(now, w)
