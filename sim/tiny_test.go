@@ -388,3 +388,5 @@ func TestGPUFails(t *testing.T) {
 		t.Errorf("failures at %v under one policy, %v under the other", at[0], at[1])
 	}
 }
+
+func wholeLayout() []gpu.Placement { return []gpu.Placement{{Profile: "7g.80gb", Size: 8}} }
