@@ -339,12 +339,20 @@ func TestDecideSettings(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := chat("m", 0, 0, 1)
-			m.P99, m.Samples = c.p99, c.samples
+			m.P99, m.Samples, m.Slots = c.p99, c.samples, 0 // merged calls
 			got := p.Decide(Snapshot{Now: noon, Models: []Model{m}, Jobs: c.jobs, Cap: noCap}).Settings
 			if len(got) != 1 || got[0].Rows != c.want.Rows || got[0].Model != "m" || !near(got[0].Eta, c.want.Eta) {
 				t.Errorf("settings %+v, want %+v", got, c.want)
 			}
 		})
+	}
+}
+
+// TestNoPatienceForGeneration: what is not merged gains nothing by waiting.
+func TestNoPatienceForGeneration(t *testing.T) {
+	m := chat("m", 0, 0, 1)
+	if got := testPolicy().Decide(Snapshot{Now: noon, Models: []Model{m}, Jobs: []Job{job("b", "batch")}, Cap: noCap}).Settings[0]; got.Eta != 0 {
+		t.Errorf("eta %v for a model with slots", got.Eta)
 	}
 }
 

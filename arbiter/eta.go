@@ -14,7 +14,9 @@ func (d *decision) settings() {
 	for i := range d.models {
 		c := &d.models[i]
 		d.plan.Settings[i] = Setting{Model: c.Name, Rows: c.Room == nil || *c.Room >= d.ReclaimBelow}
-		if wait && c.Room != nil {
+		// Generation is not merged: patience there only crowds replicas. (bursty-8gpu-code
+		// lost 32 requests in 100,000 by it and gained nothing.)
+		if wait && c.Room != nil && c.Slots == 0 {
 			d.plan.Settings[i].Eta = d.eta(*c.Room)
 		}
 	}

@@ -217,8 +217,15 @@ func (l *lender) gather(j *Job, t *tenant) {
 		l.gatherSlices(j, t, want)
 		return
 	}
-	l.gatherGPUs(j, t, want)
+	if f := (failure{j.Needs, j.Priority, false}); !l.failed[f] && l.gathers < mostGathers {
+		l.gathers++
+		l.gatherGPUs(j, t, want)
+	}
 }
+
+// mostGathers bounds the gangs that one plan looks for GPUs for: each look goes
+// through all of them.
+const mostGathers = 8
 
 // wholeUnits is how many compute slices make a member a whole GPU: what needs
 // more than half of one gets one to itself.
@@ -295,6 +302,7 @@ func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
 func (l *lender) gatherGPUs(j *Job, t *tenant, want int) {
 	best := l.sites(j, want)
 	if best == nil {
+		l.failed[failure{j.Needs, j.Priority, false}] = want == 1
 		return
 	}
 	wait := time.Duration(0)

@@ -28,7 +28,7 @@ type lender struct {
 	failed  map[failure]bool
 	veto    Reason // of every loan; "" = none
 	cards   map[int]*card1
-	idle    time.Duration
+	gathers int // gangs that GPUs were looked for
 }
 
 // failure is a kind of job for which nothing was found: the next of its kind
