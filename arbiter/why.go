@@ -154,6 +154,8 @@ type View struct {
 	Plan     Plan
 	Balance  Balance
 	Stats    Stats
+	Policy   Policy
+	Cap      int // on slices lent at once, after a broken bound; 0 = none
 }
 
 // View returns a copy for screens, metrics and reports.
@@ -161,7 +163,10 @@ func (a *Arbiter) View() View {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.core
-	v := View{Snapshot: c.snapshot, Plan: c.plan, Balance: c.Balance(), Stats: c.stats}
+	v := View{Snapshot: c.snapshot, Plan: c.plan, Balance: c.Balance(), Stats: c.stats, Policy: c.opt.Policy}
+	if c.cap < noCap {
+		v.Cap = c.cap
+	}
 	s := &v.Snapshot
 	s.GPUs, s.Slices, s.Models = slices.Clone(s.GPUs), slices.Clone(s.Slices), slices.Clone(s.Models)
 	s.Jobs, s.Claims = slices.Clone(s.Jobs), slices.Clone(s.Claims)

@@ -68,6 +68,9 @@ type Filter struct {
 // Decisions lists why capacity moved, newest first, as values ready for JSON.
 type Decisions interface{ Decisions(f Filter) []any }
 
+// Reporter sums up where slice time went since a moment, as a value ready for JSON.
+type Reporter interface{ Report(since time.Time) any }
+
 // Status describes the whole server as a value ready for JSON.
 type Status interface{ Status() any }
 
@@ -122,6 +125,7 @@ type Deps struct {
 	Observer  Observer
 	Decisions Decisions
 	Status    Status
+	Reporter  Reporter
 	Files     Files
 	Batches   Batches
 	Jobs      Jobs

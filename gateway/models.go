@@ -111,6 +111,19 @@ func (s *Server) decisions(x *exchange) {
 	s.json(x, map[string]any{"object": "list", "data": data})
 }
 
+// report covers the last day unless it is asked for another while.
+func (s *Server) report(x *exchange) {
+	since := time.Now().Add(-24 * time.Hour)
+	if text := string(x.c.QueryArgs().Peek("since")); text != "" {
+		var err error
+		if since, err = parseTime(text); err != nil {
+			s.fail(x, invalid("since", "invalid_value", "%q is neither Unix seconds nor RFC 3339", text))
+			return
+		}
+	}
+	s.json(x, s.deps.Reporter.Report(since))
+}
+
 // parseTime reads Unix seconds, with a fraction if need be, or RFC 3339.
 func parseTime(text string) (time.Time, error) {
 	if sec, err := strconv.ParseFloat(text, 64); err == nil && sec >= 0 && sec < 1e11 {

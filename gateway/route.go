@@ -94,6 +94,7 @@ func (s *Server) jobRoutes(get func(handler) map[string]handler) (all []*route) 
 	}
 	add(d.Metrics != nil, &route{path: "/metrics", role: metrics, methods: get(s.metrics())})
 	add(d.Status != nil, &route{path: "/aloft/v1/status", role: admin, methods: get(s.status)})
+	add(d.Reporter != nil, &route{path: "/aloft/v1/report", role: admin, methods: get(s.report)})
 	add(d.Decisions != nil, &route{path: "/aloft/v1/decisions", role: admin, methods: get(s.decisions)})
 	add(d.Recorder != nil, &route{path: "/aloft/v1/recording", role: admin, methods: with(get(s.showRecording), "POST", s.setRecording)})
 	add(d.Files != nil,

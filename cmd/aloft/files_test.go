@@ -17,6 +17,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"aloft/loadgen"
+	"aloft/sim/scenario"
 )
 
 const root = "../.."
@@ -32,8 +33,11 @@ func read(t *testing.T, name string) string {
 
 // Every YAML file that ships is read by the loader that will read it.
 func TestFilesConfigs(t *testing.T) {
+	metrics := documented(t)
 	loaders := map[string]func(file string) error{
-		".": func(file string) error { _, err := loadConfig(file); return err },
+		"scenarios": func(file string) error { _, err := scenario.Load(file); return err },
+		"alerts":    func(file string) error { return loadAlerts(file, metrics) },
+		".":         func(file string) error { _, err := loadConfig(file); return err },
 		"loadgen": func(file string) error {
 			text, err := os.ReadFile(file)
 			if err != nil {

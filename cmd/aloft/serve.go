@@ -60,10 +60,10 @@ type server struct {
 	work      *work
 	arbiter   *arbiter.Arbiter
 	gateway   *gateway.Server
-	journal   *journal
-	way       way
-	began     time.Time
-	stops     []stop
+	books
+	way   way
+	began time.Time
+	stops []stop
 }
 
 type stop struct {
@@ -122,7 +122,8 @@ func (s *server) openFolders(context.Context) error {
 		return err
 	}
 	s.onStop("journal", func(context.Context) error { return s.journal.Close() })
-	return nil
+	s.history, err = openHistory(s.path("ledger"), time.Now(), s.log)
+	return err
 }
 
 func (s *server) path(elem ...string) string {
@@ -168,6 +169,14 @@ func (s *server) openTelemetry(ctx context.Context) (err error) {
 		s.onStop("telemetry", s.telemetry.close)
 	}
 	return err
+}
+
+// background runs f until the server stops, and then waits for its end.
+func (s *server) background(name string, f func(context.Context)) {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { f(ctx); close(done) }()
+	s.onStop(name, func(context.Context) error { stop(); <-done; return nil })
 }
 
 // shape looks a profile up on this node; "" fits every slice.
@@ -272,11 +281,17 @@ func (s *server) openArbiter(context.Context) error {
 	core := arbiter.CoreOptions{Policy: s.conf.policy(time.Now()), Guard: a.Guard, Plan: a.Plan, Geometry: max(a.Plan, geometryPeriod),
 		FastHorizon: a.FastHorizon, SlowHorizon: a.SlowHorizon, RiseQuantile: a.RiseQuantile}
 	s.arbiter, err = arbiter.New(arbiter.Options{Core: core, Serving: s.serving, Work: s.work, Inventory: s.inventory, Shaper: shaper,
-		MoveTimeout: s.conf.Pool.StartTimeout, Journal: s.journal, Past: s.journal.past}, s.log)
+		MoveTimeout: s.conf.Pool.StartTimeout, Journal: s.journal, Past: s.journal.past, OnRecord: s.record}, s.log)
 	if err == nil {
 		s.serving.tell = s.arbiter.Arrived
 	}
 	return err
+}
+
+// record hears of every decision and outcome, while the arbiter waits.
+func (s *server) record(r arbiter.Record) {
+	s.history.record(r)
+	s.measure.record(r)
 }
 
 func (s *server) openGateway(ctx context.Context) error {
@@ -299,7 +314,7 @@ func (s *server) openGateway(ctx context.Context) error {
 	edge.Telemetry.Sample = s.telemetry.sample()
 	s.gateway, err = gateway.New(edge,
 		gateway.Deps{Catalog: catalog{s.serving}, Submitter: way, Observer: obs, Decisions: decisions{s.arbiter},
-			Status: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape},
+			Status: statusSource{s}, Reporter: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape},
 			Keys: s.keys, KeyAdmin: s.keys, Recorder: obs.recorder}, s.log)
 	return err
 }
@@ -332,18 +347,10 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	s.onStop("address", func(context.Context) error { _ = os.Remove(s.path("run", "address")); return nil })
-	watching, stopWatching := context.WithCancel(context.WithoutCancel(ctx))
-	watched := make(chan struct{})
-	go func() { s.tendWindows(watching); close(watched) }()
-	s.onStop("windows", func(context.Context) error { stopWatching(); <-watched; return nil })
-	saving, stopSaving := context.WithCancel(context.WithoutCancel(ctx))
-	saved := make(chan struct{})
-	go func() { s.way.spending.run(saving, s.log.Warn); close(saved) }()
-	s.onStop("spending", func(context.Context) error { stopSaving(); <-saved; return nil })
-	tending, stopTending := context.WithCancel(context.WithoutCancel(ctx))
-	tended := make(chan struct{})
-	go func() { tendHeap(tending); close(tended) }()
-	s.onStop("heap", func(context.Context) error { stopTending(); <-tended; return nil })
+	s.background("history", s.keepHistory)
+	s.background("windows", s.tendWindows)
+	s.background("spending", func(ctx context.Context) { s.way.spending.run(ctx, s.log.Warn) })
+	s.background("heap", tendHeap)
 	s.hello(stdout, address)
 	s.watchFiles(ctx)
 	return s.gateway.Serve(ctx, s.listener)

@@ -20,8 +20,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace"
-
-	"aloft/arbiter"
 )
 
 // telemetry is the OpenTelemetry SDK, wired once: metrics always on /metrics,
@@ -94,39 +92,14 @@ func (t *telemetry) close(ctx context.Context) error {
 	return err
 }
 
-// gauges publishes what the arbiter and the batchers know at each scrape.
+// gauges publishes what the server knows at each scrape.
 func (s *server) gauges(m metric.Meter) error {
-	share, _ := m.Float64ObservableGauge("aloft.ledger.share", metric.WithDescription("Share of powered-on slice time, by account"))
-	ratio, _ := m.Float64ObservableGauge("aloft.ratio", metric.WithDescription("Useful slice time over powered-on slice time"))
-	slicesN, _ := m.Int64ObservableGauge("aloft.slices", metric.WithDescription("Slices by phase"))
-	room, _ := m.Float64ObservableGauge("aloft.headroom", metric.WithDescription("1 - p99/target; absent without samples"))
-	need, _ := m.Int64ObservableGauge("aloft.replicas.needed", metric.WithDescription("Replicas needed within the fast horizon"))
 	queue, _ := m.Int64ObservableGauge("aloft.queue", metric.WithDescription("Requests waiting, by class"))
-	moves, _ := m.Int64ObservableCounter("aloft.moves", metric.WithDescription("Loans, reclaims, broken bounds, broken invariants"))
 	conns, _ := m.Int64ObservableGauge("aloft.connections", metric.WithDescription("Open client connections"))
 	turned, _ := m.Int64ObservableCounter("aloft.connections.refused", metric.WithDescription("Client connections over the limits"))
 	rows, _ := m.Int64ObservableCounter("aloft.cache.rows", metric.WithDescription("Rows that the embedding cache knew, and did not"))
 	cost, _ := m.Float64ObservableGauge("aloft.overflow.cost", metric.WithUnit("USD"), metric.WithDescription("What the external provider has cost this month"))
 	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		v := s.arbiter.View()
-		for a, x := range v.Balance.Share {
-			o.ObserveFloat64(share, x, metric.WithAttributes(attribute.String("account", string(a))))
-		}
-		o.ObserveFloat64(ratio, v.Balance.Aloft)
-		count := map[arbiter.Phase]int64{}
-		for _, sl := range v.Snapshot.Slices {
-			count[sl.Phase]++
-		}
-		for p, n := range count {
-			o.ObserveInt64(slicesN, n, metric.WithAttributes(attribute.String("phase", string(p))))
-		}
-		for name, n := range v.Plan.Needs {
-			by := metric.WithAttributes(attribute.String("model", name))
-			o.ObserveInt64(need, int64(n.Fast), by)
-			if n.Room != nil {
-				o.ObserveFloat64(room, *n.Room, by)
-			}
-		}
 		s.observeQueues(o, queue)
 		if s.gateway != nil { // else this is the last export of a start that failed
 			open, refused := s.gateway.Connections()
@@ -143,10 +116,7 @@ func (s *server) gauges(m metric.Meter) error {
 				o.ObserveFloat64(cost, served.route.Spent(time.Now()).Dollars, metric.WithAttributes(attribute.String("model", name)))
 			}
 		}
-		for kind, n := range map[string]int{"loan": v.Stats.Loans, "reclaim": v.Stats.Reclaims, "bound_broken": v.Stats.Breaches, "invariant_broken": v.Stats.Violations} {
-			o.ObserveInt64(moves, int64(n), metric.WithAttributes(attribute.String("kind", kind)))
-		}
 		return nil
-	}, share, ratio, slicesN, room, need, queue, moves, conns, turned, rows, cost)
-	return errors.Join(err, s.meterBatching(m), s.meterEngines(m))
+	}, queue, conns, turned, rows, cost)
+	return errors.Join(err, s.meterArbiter(m), s.meterBatching(m), s.meterEngines(m))
 }
