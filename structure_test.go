@@ -61,7 +61,7 @@ var mayImport = map[string][]string{
 	"sim/rivals":             {"arbiter", "sim"},
 	"sim/scenario":           {"backends/synthetic/law", "configs", "loadgen/arrivals"},
 	"sim/serving":            {"batcher"},
-	"sim/study":              {"arbiter", "loadgen", "loadgen/binomial", "sim", "sim/scenario"},
+	"sim/study":              {"arbiter", "loadgen", "loadgen/binomial", "sim", "sim/rivals", "sim/scenario"},
 }
 
 // only lists imports from outside that few folders keep to themselves.

@@ -2,24 +2,32 @@ package study
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"aloft/arbiter"
 	"aloft/sim"
+	"aloft/sim/rivals"
 	"aloft/sim/scenario"
 )
 
-// The policies of ours.
+// The policies that are no rivals.
 const (
 	Ours   = "ours"
 	Strict = "strict" // ours with risk: strict
+	Bound  = "bound"  // no policy but a limit: serving costs its knee work and nothing else, jobs take the rest
 )
 
 // Policies are all that can be simulated, in the order of reports.
-func Policies() []string { return []string{Static, Ours, Strict} }
+func Policies() []string {
+	out := []string{Static, Ours, Strict}
+	for _, name := range rivals.Names() {
+		if name != Static {
+			out = append(out, name)
+		}
+	}
+	return append(out, Bound)
+}
 
 // HistorySeeds draw the histories that ours learns from; whoever judges draws others.
 var HistorySeeds = []uint64{1001, 1002, 1003}
@@ -65,8 +73,6 @@ func (s *Simulator) learn(w *scenario.World, strict bool) (map[string]arbiter.La
 
 func (s *Simulator) policy(w *scenario.World, name string) (sim.Policy, error) {
 	switch name {
-	case Static:
-		return &sim.Static{}, nil
 	case Ours, Strict:
 		laws, err := s.learn(w, name == Strict)
 		if err != nil {
@@ -78,12 +84,15 @@ func (s *Simulator) policy(w *scenario.World, name string) (sim.Policy, error) {
 		}
 		return sim.NewOurs(o)
 	}
-	return nil, fmt.Errorf("there is no policy %q, want one of %s", name, strings.Join(Policies(), ", "))
+	return rivals.New(name)
 }
 
 // Simulate runs a policy in a world; it is for Options. When ctx ends it returns
 // at once, and leaves the run to the end of the program.
 func (s *Simulator) Simulate(ctx context.Context, w *scenario.World, name string, progress func(float64)) (*sim.Result, error) {
+	if name == Bound {
+		return sim.Fluid(w), nil
+	}
 	p, err := s.policy(w, name)
 	if err != nil {
 		return nil, err
