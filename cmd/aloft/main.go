@@ -16,8 +16,6 @@ import (
 	_ "time/tzdata" // windows have time zones, and a container may have none
 
 	"github.com/alecthomas/kong"
-
-	"aloft/sim/study"
 )
 
 type cli struct {
@@ -85,7 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	k, err := kong.New(&c, kong.Name("aloft"), kong.Writers(stdout, stderr), kong.Exit(func(n int) { code = n }),
 		kong.Description("Aloft keeps GPUs in the air: it serves models from warm replicas and lends what they leave to jobs."),
 		kong.ExplicitGroups([]kong.Group{{Key: "simple", Title: "Without a profile:"}}),
-		kong.UsageOnError(), kong.Vars{"version": version(), "simulated": strings.Join(study.Policies(), ", ")}, kong.BindTo(ctx, (*context.Context)(nil)))
+		kong.UsageOnError(), kong.Vars{"version": version()}, kong.BindTo(ctx, (*context.Context)(nil)))
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ type simulateRunCmd struct {
 
 // simulateWhat is what is to be simulated.
 type simulateWhat struct {
-	Policy  string   `help:"Policies, with commas between, or all: ${simulated}. Static is always run too: the others are held against it." default:"static,ours" placeholder:"LIST"`
+	Policy  string   `help:"Policies with commas between, or all; see above. Static is always run too: the others are held against it." default:"static,ours" placeholder:"LIST"`
 	Seed    string   `help:"Seeds such as 1,2,3 or 1-10; without it the first seed of the scenario." placeholder:"SEEDS"`
 	Hours   string   `help:"Window of the scenario's hours, such as 6-12; without it all of them." placeholder:"FROM-TO"`
 	Rows    bool     `help:"Let batch rows ride in ready replicas, whatever the scenario says."`
@@ -297,6 +297,7 @@ Exit codes:
 // Help shows examples.
 func (*simulateRunCmd) Help() string {
 	return `Built-in scenarios: ` + strings.Join(scenario.Names(), ", ") + `
+Policies: ` + strings.Join(study.Policies(), ", ") + ` (docs/simulate.md says what each is)
 
 Examples:
   aloft simulate small-8gpu-conv --seed 1-3 --html report.html
