@@ -47,7 +47,7 @@ func (r *engine) serve() error {
 			// Requests wait as long as they must: one that is refused is not good
 			// either, and to refuse early is the batcher's affair, not the arbiter's.
 			MaxQueue: maxQueue, QueueTimeout: queueTimeout,
-			Target: t.Model.SLO.TTFTS.Duration(),
+			Target: t.Model.SLO.TTFT(longest(t)),
 			Done:   func(o serving.Outcome) { r.answered(m, o) }}
 		if law.Merged() {
 			o.Law.Beta, o.Law.MaxTokens = law.BetaMsPerToken/1000, law.MaxTokens
@@ -71,6 +71,14 @@ const (
 	maxQueue     = 1 << 20
 	queueTimeout = 24 * time.Hour
 )
+
+// longest is the longest prompt of all.
+func longest(t *scenario.Traffic) (in int32) {
+	for _, a := range t.Arrivals {
+		in = max(in, a.In)
+	}
+	return in
+}
 
 // arrive hands over the next request and says how much work of one replica it is,
 // as the need counts it: its prompt, or its part of merged calls.

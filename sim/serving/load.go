@@ -68,8 +68,8 @@ func (l *load) arrived(now time.Duration, work float64) {
 // firstToken notes the latency of q's.
 func (s *Server) firstToken(q *request) {
 	took := q.first - q.at
-	if own := s.opt.SLO.TTFT + time.Duration(q.in)*s.opt.SLO.PerInput; s.opt.SLO.PerInput > 0 {
-		took = time.Duration(float64(took) * float64(s.opt.SLO.TTFT) / float64(own))
+	if s.opt.SLO.PerInput > 0 {
+		took = time.Duration(float64(took) * float64(s.opt.SLO.TTFT) / float64(s.opt.SLO.first(q.in)))
 	}
 	s.times[s.next%samples] = sample{s.now, took}
 	s.next++

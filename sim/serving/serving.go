@@ -33,8 +33,11 @@ type Options struct {
 	SLO   SLO
 	// Merge: calls of several requests, as embeddings are served; else generation.
 	Merge bool
-	// Target is what the core is promised to keep: above 0 it holds requests back
-	// from replicas with long prompts to read. It refuses nobody for being late.
+	// Target is what the core promises to keep: above 0 it holds requests back from
+	// replicas with long prompts to read. It refuses nobody for being late. Where
+	// longer prompts are allowed more time it is that of the longest, and each request
+	// brings its own as a deadline, by which the core orders, and gives up whoever
+	// waits beyond it.
 	Target time.Duration
 	// MaxQueue and QueueTimeout are the batcher's; 0 = its defaults.
 	MaxQueue     int
@@ -49,6 +52,9 @@ type SLO struct {
 	PerInput time.Duration // ... and so much more for each input token
 	TPOT     time.Duration // mean time per later token; 0 = no limit
 }
+
+// first is the time that a prompt has to its first token.
+func (s SLO) first(in int) time.Duration { return s.TTFT + time.Duration(in)*s.PerInput }
 
 // Outcome is how a request ended.
 type Outcome struct {
@@ -141,6 +147,9 @@ func (s *Server) Arrive(now time.Duration, index, in, out int) {
 	q.index, q.in, q.out, q.at, q.first, q.given = index, max(in, 1), max(out, 1), now, -1, Refused
 	q.tokens[0] = q.in
 	q.work = batcher.Work{RowTokens: q.tokens[:], Alone: !s.opt.Merge, Arrival: epoch.Add(now), Load: q}
+	if s.opt.Target > 0 && s.opt.SLO.PerInput > 0 {
+		q.work.Deadline = q.work.Arrival.Add(s.opt.SLO.first(q.in))
+	}
 	s.arrived(now, s.opt.Law.arrived(q.in, s.opt.Merge))
 	s.waiting++
 	s.apply(s.core.Arrive(epoch.Add(now), &q.work))
@@ -291,7 +300,7 @@ func (s *Server) finish(q *request, now time.Duration, how Ending) {
 	slo := s.opt.SLO
 	o := Outcome{Index: q.index, First: q.first, End: now, Ending: how}
 	if how == Finished {
-		o.Good = q.first-q.at <= slo.TTFT+time.Duration(q.in)*slo.PerInput
+		o.Good = q.first-q.at <= slo.first(q.in)
 		if slo.TPOT > 0 && !s.opt.Merge {
 			o.Good = o.Good && now-q.first <= time.Duration(q.out)*slo.TPOT
 		}
