@@ -13,7 +13,7 @@ import (
 type Ours struct {
 	core    *arbiter.Core
 	every   time.Duration
-	allowed []arbiter.Allowance // by the last look, less what has come since
+	allowed []arbiter.Allowance // by the last look: work that may still come, sequences in flight
 }
 
 // NewOurs makes one that has seen nothing yet.
@@ -71,17 +71,20 @@ func (p *Ours) Look(o arbiter.Observation, v *View) []arbiter.Order {
 		v.Tune(s)
 	}
 	p.allowed = p.core.Allows(p.allowed[:0])
+	for i := range p.allowed {
+		p.allowed[i].Sequences += o.Models[i].InFlight
+	}
 	return orders
 }
 
 // Arrived counts down what the last look allowed for.
-func (p *Ours) Arrived(model int, work float64) bool {
+func (p *Ours) Arrived(model int, work float64, inFlight int) bool {
 	if len(p.allowed) == 0 {
 		return false // the first look is due anyway
 	}
 	a := &p.allowed[model]
-	a.Work, a.Sequences = a.Work-work, a.Sequences-1
-	return a.Work < 0 || a.Sequences < 0
+	a.Work -= work
+	return a.Work < 0 || float64(inFlight) > a.Sequences
 }
 
 // Settle tells the core how an order ended.

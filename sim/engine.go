@@ -51,6 +51,7 @@ type looking struct {
 	kick     bool // at this instant
 	nextLook time.Duration
 	looked   time.Duration
+	count    int           // of looks
 	urgent   time.Duration // more has arrived than it allowed for
 	guard    Guard         // nil = it does not ask
 }
@@ -151,7 +152,7 @@ func (r *engine) step(what int) {
 	case what >= arrives:
 		i := what - arrives
 		work := r.serving[i].arrive(r.now)
-		if r.guard != nil && r.guard.Arrived(i, work) {
+		if r.guard != nil && r.guard.Arrived(i, work, r.serving[i].server.InFlight()) {
 			r.urgent = min(r.urgent, max(r.now, r.looked+calm))
 		}
 		r.rested(i)
@@ -164,6 +165,7 @@ func (r *engine) step(what int) {
 
 // look asks the policy and carries out what it orders.
 func (r *engine) look() {
+	r.count++
 	r.kick, r.looked, r.urgent = false, r.now, never
 	r.observe()
 	for _, o := range r.policy.Look(r.seen, &r.view) {

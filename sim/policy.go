@@ -24,8 +24,9 @@ type Policy interface {
 // allowed for, at most once every 20 ms, as the live loop does.
 type Guard interface {
 	// Arrived says that a request has come for a model, of so much work of one
-	// replica, in seconds; it reports whether that is too much.
-	Arrived(model int, work float64) bool
+	// replica, in seconds, and how many are in flight now; it reports whether that is
+	// too much.
+	Arrived(model int, work float64, inFlight int) bool
 }
 
 // calm is the least time between two looks for arrivals.

@@ -40,6 +40,7 @@ type Result struct {
 	Series Series `json:"series"`
 	Spans  Spans  `json:"spans"`
 
+	Looks            int        `json:"looks"` // of the policy
 	Checks           int64      `json:"invariant_checks"`
 	Incidents        []Incident `json:"incidents"` // the first maxIncidents
 	IncidentsLeftOut int        `json:"incidents_left_out"`

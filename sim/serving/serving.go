@@ -256,6 +256,9 @@ func (s *Server) Running(number int) int {
 	return s.replicas[number].running()
 }
 
+// InFlight is how many requests wait or run.
+func (s *Server) InFlight() int { return s.waiting + s.running }
+
 // Ready is how many replicas take requests.
 func (s *Server) Ready() int { return len(s.ready) }
 
