@@ -14,7 +14,7 @@ type scene struct {
 	snapshot Snapshot
 	leases   []Lease        // one for each slice of the snapshot
 	at       map[string]int // slice → its index
-	uncut    []int          // one for each GPU: compute slices that no instance has
+	cut      []cut          // one for each GPU
 	over     []overlay      // one for each slice: what the keepers report, of this look
 	byJob    map[string]int // job → its index, of this look
 	placedAt finder         // where the last look found the slices of replicas
@@ -77,8 +77,8 @@ func (c *Core) observe(o Observation, now time.Time) {
 		c.layout(o.Devices)
 	}
 	s.GPUs = s.GPUs[:0]
-	for _, d := range o.Devices {
-		s.GPUs = append(s.GPUs, c.gpu(d))
+	for i := range o.Devices {
+		s.GPUs = append(s.GPUs, c.gpu(i, &o.Devices[i]))
 	}
 	s.Models = append(s.Models[:0], o.Models...)
 	s.Jobs = append(s.Jobs[:0], o.Jobs...)
@@ -87,23 +87,20 @@ func (c *Core) observe(o Observation, now time.Time) {
 	for _, d := range o.Devices {
 		for range d.Slices {
 			c.reconcile(i, now)
-			c.join(i, o.Placed)
-			if !d.Health.OK {
-				s.Slices[i].Phase = Unhealthy
-			}
+			c.join(i, o.Placed, d.Health.OK)
 			i++
 		}
 	}
 }
 
 // gpu is a device's geometry as a decision sees it.
-func (c *Core) gpu(d gpu.Device) GPU {
-	g := GPU{Index: d.Index, Server: d.Index / gpusPerServer, Health: d.Health, Reshaped: c.shaped[d.Index]}
+func (c *Core) gpu(i int, d *gpu.Device) GPU {
+	g := GPU{Index: d.Index, Server: d.Index / gpusPerServer, Health: d.Health, Mask: c.cut[i].mask}
+	if len(c.shaped) > 0 {
+		g.Reshaped = c.shaped[d.Index]
+	}
 	if d.MIG { // others would have to be reset first
 		g.Family = d.Family
-	}
-	for _, s := range d.Slices {
-		g.Mask |= gpu.Mask(s.Start, s.Shape.MemorySlices)
 	}
 	return g
 }
@@ -122,41 +119,50 @@ func (c *Core) same(devices []gpu.Device) bool {
 			i++
 		}
 	}
-	return i == len(c.snapshot.Slices) && len(c.uncut) == len(devices)
+	return i == len(c.snapshot.Slices) && len(c.cut) == len(devices)
 }
 
 // gaps is what the ledger has to know beyond the slices.
 func (c *Core) gaps() gaps {
 	g := gaps{surplus: c.surplus}
-	for i, n := range c.uncut {
+	for i := range c.cut {
+		n := c.cut[i].left
 		g.uncut += n
-		if c.shaping[c.snapshot.GPUs[i].Index] != 0 {
+		if n > 0 && c.shaping[c.snapshot.GPUs[i].Index] != 0 {
 			g.shaping += n
 		}
 	}
 	return g
 }
 
-// uncut is how much of a device no instance has.
-func uncut(d gpu.Device) int {
+// cut is how a GPU is cut: the memory slices that its instances have, and the
+// compute slices that none has.
+type cut struct {
+	mask uint8
+	left int
+}
+
+func cutOf(d gpu.Device) cut {
+	var c cut
 	f, ok := gpu.Lookup(d.Family)
-	if !ok || !d.MIG {
-		return 0
+	if ok && d.MIG {
+		c.left = f.Compute
 	}
-	left := f.Compute
 	for _, s := range d.Slices {
-		left -= s.Shape.ComputeSlices
+		c.mask |= gpu.Mask(s.Start, s.Shape.MemorySlices)
+		c.left -= s.Shape.ComputeSlices
 	}
-	return max(0, left)
+	c.left = max(0, c.left)
+	return c
 }
 
 // layout takes over a new list of slices. One that is still there keeps its lease.
 func (c *Core) layout(devices []gpu.Device) {
 	old, oldLeases, oldAt := c.snapshot.Slices, c.leases, c.at
 	c.snapshot.Slices, c.leases, c.at, c.broken = nil, nil, map[string]int{}, nil
-	c.placedAt, c.heldAt, c.uncut = finder{}, finder{}, nil
+	c.placedAt, c.heldAt, c.cut = finder{}, finder{}, nil
 	for _, d := range devices {
-		c.uncut = append(c.uncut, uncut(d))
+		c.cut = append(c.cut, cutOf(d))
 		for _, g := range d.Slices {
 			var l Lease
 			if i, ok := oldAt[g.ID]; ok && old[i].Start == g.Start && old[i].Shape.Profile == g.Shape.Profile {
@@ -245,32 +251,58 @@ func (c *Core) reconcile(i int, now time.Time) {
 func (c *Core) nextGen() uint64 { c.gen++; return c.gen }
 
 // join makes one slice of what its keepers report.
-func (c *Core) join(i int, placed []Placed) {
+func (c *Core) join(i int, placed []Placed, healthy bool) {
 	l, o, s := &c.leases[i], c.over[i], &c.snapshot.Slices[i]
-	s.Phase, s.Model = Free, ""
+	phase, model := Free, ""
 	if o.placed >= 0 {
-		s.Phase, s.Model = placed[o.placed].Phase, placed[o.placed].Model
+		phase, model = placed[o.placed].Phase, placed[o.placed].Model
 	}
-	s.Job, s.Moving, s.To, s.Since = l.Job, l.Moving, l.To, l.Since
-	running := o.holder >= 0 && c.snapshot.Jobs[o.holder].ID == l.Job && c.snapshot.Jobs[o.holder].Running
-	if o.holder < 0 && l.Job != "" { // on its way, to a job that may run elsewhere already
-		k, ok := c.byJob[l.Job]
-		running = ok && c.snapshot.Jobs[k].Running
+	if l.Job != "" || l.Moving {
+		phase = c.busy(l, o, phase)
 	}
+	if !healthy {
+		phase = Unhealthy
+	}
+	// Few of them change, and a comparison costs less than telling the garbage
+	// collector of a pointer that is the same.
+	if s.Phase != phase {
+		s.Phase = phase
+	}
+	if s.Model != model {
+		s.Model = model
+	}
+	if s.Job != l.Job {
+		s.Job = l.Job
+	}
+	if s.To != l.To {
+		s.To = l.To
+	}
+	if s.Since != l.Since {
+		s.Since = l.Since
+	}
+	s.Moving = l.Moving
+}
+
+// busy is the phase of a slice that is lent or moves; phase is its replica's.
+func (c *Core) busy(l *Lease, o overlay, phase Phase) Phase {
 	switch {
 	case l.Moving && l.Shaping:
-		s.Phase = Reshaping
+		return Reshaping
+	case l.Moving && l.Leaving && (phase == Loading || phase == Ready):
+		return Loading // the job has left, the claimant comes
 	case l.Moving && l.Leaving:
-		if s.Phase == Loading || s.Phase == Ready { // the job has left, the claimant comes
-			s.Phase = Loading
-		} else {
-			s.Phase = Checkpoint
-		}
-	case l.Job != "" && s.Phase != Draining && running:
-		s.Phase = JobRuns
-	case l.Job != "" && s.Phase != Draining:
-		s.Phase = JobStart
+		return Checkpoint
+	case l.Job == "" || phase == Draining:
+		return phase
 	}
+	if o.holder >= 0 { // reconcile has seen to it that it is the borrower, or on its way
+		if j := &c.snapshot.Jobs[o.holder]; j.ID == l.Job && j.Running {
+			return JobRuns
+		}
+	} else if k, ok := c.byJob[l.Job]; ok && c.snapshot.Jobs[k].Running { // on its way, to a job that runs elsewhere
+		return JobRuns
+	}
+	return JobStart
 }
 
 // broken is an invariant that does not hold.
