@@ -39,6 +39,7 @@ type GPU struct {
 	Family   string     // key into the MIG tables; "" = cannot be reshaped
 	Mask     uint8      // memory slices taken by instances, free ones included
 	Reshaped time.Time  // the last time; zero = never
+	Shaping  bool       // a reshape is under way: some of its slices may be missing
 	Health   gpu.Health // of the device
 }
 

@@ -131,7 +131,7 @@ func TestLoopReshape(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		w := node(t)
 		w.script = once([]Move{{Action: Reshape, GPU: 0, Layout: layout}})
-		r := begin(w, func(o *Options) { o.Shaper = w })
+		r := begin(w, func(o *Options) { o.Shaper, o.Core.Geometry = w, time.Hour })
 		defer r.end()
 		pass(2 * time.Second)
 		v := r.View().Snapshot.Slices
@@ -156,7 +156,7 @@ func TestLoopReshape(t *testing.T) {
 		w := node(t)
 		w.fail["reshape"] = 1
 		w.script = once([]Move{{Action: Reshape, GPU: 0, Layout: layout}})
-		r := begin(w, func(o *Options) { o.Shaper = w })
+		r := begin(w, func(o *Options) { o.Shaper, o.Core.Geometry = w, time.Hour })
 		defer r.end()
 		pass(10 * time.Second)
 		if v := r.View().Snapshot.Slices; len(v) != 1 || v[0].Moving {

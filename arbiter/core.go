@@ -99,6 +99,9 @@ type Observation struct {
 	Placed  []Placed
 	Models  []Model // without what the core learns itself
 	Jobs    []Job   // without Have
+	// Stale says that Jobs is an older listing, since the store did not answer:
+	// then the leases stand, whatever it says of slices.
+	Stale bool
 }
 
 // Order is a move that has been entered in the leases and is now to be carried
@@ -148,8 +151,11 @@ func (c *Core) Due(now time.Time) bool { return now.Add(c.skew).Sub(c.now) >= c.
 // Look books the time since the last one, decides, and enters every move that is
 // to be made in the leases. The orders are valid until the next look.
 func (c *Core) Look(o Observation) []Order {
+	if o.Stale && c.now.IsZero() {
+		return nil // who holds what has never been seen
+	}
 	last, now := c.now, c.time(o.Now)
-	c.renew(last, now)
+	c.renew(last, now, o.Stale)
 	c.observe(o, now)
 	c.promised = nil
 	c.check()

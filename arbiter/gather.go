@@ -118,7 +118,7 @@ func (d *decision) shape(c *Claim, j *Job, mine []int, whole map[int]bool) {
 // reshape fills an empty GPU with instances of one shape.
 func (d *decision) reshape(g int, needs gpu.Shape) {
 	f, ok := gpu.Lookup(d.family(g))
-	if !ok {
+	if !ok || slices.ContainsFunc(d.GPUs, func(o GPU) bool { return o.Index == g && o.Shaping }) {
 		return
 	}
 	n := smallestProfile(f, needs)
@@ -456,8 +456,18 @@ func (l *lender) recut() {
 	}
 	for i := range l.slices {
 		s := &l.slices[i]
-		if s.Phase == Free && !s.Moving && !s.Lent() && !l.claimed(i) && !l.closed(s) && l.cards[s.GPU].gang == noGang && l.oversize(s, wants.Needs) {
+		if s.Phase == Free && !s.Moving && !s.Lent() && !l.claimed(i) && !l.closed(s) && l.cards[s.GPU].gang == noGang && l.oversize(s, wants.Needs) && l.vacant(s.GPU) {
 			l.reshape(s.GPU, wants.Needs)
 		}
 	}
+}
+
+// vacant reports whether nothing is on the GPU or on its way there.
+func (l *lender) vacant(g int) bool {
+	for i := range l.slices {
+		if s := &l.slices[i]; s.GPU == g && (s.Phase != Free || s.Moving || s.Lent() || l.claimed(i)) {
+			return false
+		}
+	}
+	return true
 }

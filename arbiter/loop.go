@@ -33,8 +33,8 @@ type Serving interface {
 
 // Work is what the arbiter needs of the jobs.
 type Work interface {
-	// Jobs reports all that wait or run.
-	Jobs() []Job
+	// Jobs reports all that wait or run; with an error, those of the last time.
+	Jobs() ([]Job, error)
 	// Start returns when the job runs on the slices: one, or all of a gang.
 	Start(ctx context.Context, job string, slices []gpu.Slice) error
 	// Preempt returns when the job has left the slice, with the progress that
@@ -177,7 +177,11 @@ func (a *Arbiter) look(ctx context.Context) {
 		a.log.Warn("inventory not read", "error", err) // next look tries again
 		return
 	}
-	o := Observation{Now: now, Devices: devices, Jobs: a.opt.Work.Jobs()}
+	o := Observation{Now: now, Devices: devices}
+	if o.Jobs, err = a.opt.Work.Jobs(); err != nil {
+		a.log.Warn("jobs not listed", "error", err)
+		o.Stale = true
+	}
 	o.Models, o.Placed = a.opt.Serving.Observe(now)
 	if took := time.Since(now); took > a.core.opt.Lease/2 {
 		a.log.Warn("observation is too old to decide on", "took", took)

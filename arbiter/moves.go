@@ -38,11 +38,11 @@ func (c *Core) enter(m Move) Order {
 				c.leases[c.at[id]] = l
 			}
 		case Reclaim:
-			l.Leaving, l.Bound = true, old.Bound
+			l.Leaving, l.Bound, p.left = true, old.Bound, old.Job
 			m.Bound = old.Bound // the one that was promised, not today's
 			c.models[m.Model].reclaimed = now
 		case Vacate:
-			l.Leaving, l.Bound, l.To = old.Job != "", old.Bound, c.claimantOf(m.Slice)
+			l.Leaving, l.Bound, l.To, p.left = old.Job != "", old.Bound, c.claimantOf(m.Slice), old.Job
 		}
 		if k, ok := c.byJob[m.Job]; ok {
 			p.fast = c.snapshot.Jobs[k].Fast()
@@ -57,13 +57,13 @@ func (c *Core) enter(m Move) Order {
 
 // renew lets the loans last on, or ends them: after a silence longer than their
 // term somebody else has ended them, and what is really held is to be seen.
-func (c *Core) renew(last, now time.Time) {
+func (c *Core) renew(last, now time.Time, stale bool) {
 	until := now.Add(c.opt.Lease)
 	for i := range c.leases {
 		l := &c.leases[i]
 		switch {
 		case l.Job == "":
-		case !l.Moving && now.After(l.Until) && !l.Until.IsZero():
+		case !l.Moving && !stale && now.After(l.Until) && !l.Until.IsZero():
 			c.stats.Expired++
 			s := &c.snapshot.Slices[i]
 			c.record(Record{Time: now, Outcome: "expired", Gen: l.Gen, Took: now.Sub(last),
@@ -117,7 +117,7 @@ func (c *Core) Settle(now time.Time, o Outcome) {
 	if o.Err != nil {
 		r.Outcome, r.Error = "failed", o.Err.Error()
 	}
-	c.release(m, o, now)
+	c.release(p, o, now)
 	if i, ok := c.at[m.Slice]; ok {
 		c.ledger.Lose(o.Lost, units1(c.snapshot.Slices[i].Shape))
 	}
@@ -132,20 +132,21 @@ func (c *Core) Settle(now time.Time, o Outcome) {
 	c.record(r)
 }
 
-// release ends the move in the leases. What failed is forgotten; if a job holds
-// the slice nevertheless the next look sees it.
-func (c *Core) release(m Move, o Outcome, now time.Time) {
-	if m.Action == Reshape {
-		delete(c.shaping, m.GPU)
-		c.shaped[m.GPU] = now
+// release ends the move in the leases. Of one that failed nobody knows how far it
+// came: until the keeper of the jobs has said whom the slice has, it counts as
+// that of the job that was to leave it, or to come.
+func (c *Core) release(p pending, o Outcome, now time.Time) {
+	if p.move.Action == Reshape {
+		delete(c.shaping, p.move.GPU)
+		c.shaped[p.move.GPU] = now
 	}
 	for i := range c.leases { // a gang or a GPU has several
 		l := &c.leases[i]
 		if l.Gen != o.Gen {
 			continue
 		}
-		if o.Err != nil {
-			l.Job = ""
+		if o.Err != nil && l.Job == "" {
+			l.Job, l.Until = p.left, now.Add(c.opt.Lease)
 		}
 		l.Moving, l.Leaving, l.Shaping, l.To, l.Since, l.Gen = false, false, false, "", now, c.nextGen()
 	}

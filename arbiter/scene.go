@@ -34,7 +34,8 @@ type overlay struct{ placed, holder int32 }
 // pending is an order that has no outcome yet.
 type pending struct {
 	move Move
-	fast bool // the job that gives the slice back has nothing to save
+	fast bool   // the job that gives the slice back has nothing to save
+	left string // the job that has to leave; "" = none
 }
 
 func newScene() scene {
@@ -82,11 +83,11 @@ func (c *Core) observe(o Observation, now time.Time) {
 	}
 	s.Models = append(s.Models[:0], o.Models...)
 	s.Jobs = append(s.Jobs[:0], o.Jobs...)
-	c.overlay(o.Placed)
+	c.overlay(o.Placed, o.Stale)
 	i := 0
 	for _, d := range o.Devices {
 		for range d.Slices {
-			c.reconcile(i, now)
+			c.reconcile(i, now, o.Stale)
 			c.join(i, o.Placed, d.Health.OK)
 			i++
 		}
@@ -96,10 +97,13 @@ func (c *Core) observe(o Observation, now time.Time) {
 // gpu is a device's geometry as a decision sees it.
 func (c *Core) gpu(i int, d *gpu.Device) GPU {
 	g := GPU{Index: d.Index, Server: d.Index / gpusPerServer, Health: d.Health, Mask: c.cut[i].mask}
+	if len(c.shaping) > 0 {
+		g.Shaping = c.shaping[d.Index] != 0
+	}
 	if len(c.shaped) > 0 {
 		g.Reshaped = c.shaped[d.Index]
 	}
-	if d.MIG { // others would have to be reset first
+	if d.MIG && c.opt.Geometry > 0 { // without MIG it would have to be reset first
 		g.Family = d.Family
 	}
 	return g
@@ -199,7 +203,7 @@ func (c *Core) overlaps() {
 }
 
 // overlay finds what each slice holds.
-func (c *Core) overlay(placed []Placed) {
+func (c *Core) overlay(placed []Placed, stale bool) {
 	for i := range c.over {
 		c.over[i] = overlay{-1, -1}
 	}
@@ -215,7 +219,10 @@ func (c *Core) overlay(placed []Placed) {
 	clear(c.byJob)
 	for k := range c.snapshot.Jobs {
 		j := &c.snapshot.Jobs[k]
-		c.byJob[j.ID], j.Have = k, len(j.Slices)
+		if c.byJob[j.ID], j.Have = k, len(j.Slices); stale {
+			j.Have = 0 // as many as there are leases
+			continue
+		}
 		for _, id := range j.Slices {
 			if i, ok := c.heldAt.look(id, c.at); ok {
 				c.over[i].holder = int32(k)
@@ -227,16 +234,20 @@ func (c *Core) overlay(placed []Placed) {
 // reconcile makes a settled lease say what the keeper of the jobs says: a job
 // that let go ended by itself, and one that holds a slice without a lease (a
 // move failed half-way, a restart) is given one, so that nobody else gets the slice.
-func (c *Core) reconcile(i int, now time.Time) {
+func (c *Core) reconcile(i int, now time.Time, stale bool) {
 	l, holder := &c.leases[i], c.over[i].holder
 	id := ""
 	if holder >= 0 {
 		id = c.snapshot.Jobs[holder].ID
 	}
 	switch {
-	case l.Job == id:
-	case l.Moving:
-		if k, ok := c.byJob[l.Job]; ok { // on its way there
+	case l.Job == id && !stale:
+	case l.Moving || stale:
+		who := l.Job
+		if stale && l.Leaving {
+			who = c.pending[l.Gen].left
+		}
+		if k, ok := c.byJob[who]; ok { // on its way there, or there
 			c.snapshot.Jobs[k].Have++
 		}
 	default:

@@ -122,7 +122,7 @@ func (w *world) Observe(time.Time) ([]Model, []Placed) {
 	return slices.Clone(w.models), out
 }
 
-func (w *world) Jobs() []Job {
+func (w *world) Jobs() ([]Job, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out []Job
@@ -131,7 +131,7 @@ func (w *world) Jobs() []Job {
 		c.Slices = slices.Clone(j.Slices)
 		out = append(out, c)
 	}
-	return out
+	return out, nil
 }
 
 func (w *world) Tune(s Setting) {

@@ -274,7 +274,7 @@ func (s *server) openArbiter(context.Context) error {
 	if missing := s.conf.unknownSlices(s.devices); len(missing) > 0 {
 		s.log.Warn("slices of the configuration that no device has", "slices", missing)
 	}
-	s.work = &work{jobs: s.jobs, serving: s.serving, width: s.conf.Jobs.BatchWidth, log: s.log.Warn, began: map[string]time.Time{},
+	s.work = &work{jobs: s.jobs, serving: s.serving, width: s.conf.Jobs.BatchWidth, began: map[string]time.Time{},
 		shape: s.shape}
 	var err error
 	shaper, _ := s.inventory.(gpu.Shaper) // nil where nothing can reshape

@@ -22,7 +22,6 @@ type work struct {
 	serving *serving
 	shape   func(profile string) (gpu.Shape, error)
 	width   int // slices a batch may borrow
-	log     func(msg string, args ...any)
 
 	last []arbiter.Job // the newest listing; belongs to Jobs
 
@@ -30,13 +29,11 @@ type work struct {
 	began map[string]time.Time // when a listed job was last given a slice
 }
 
-// Jobs implements arbiter.Work. While the store does not answer the last listing
-// stands: without its job a borrowed slice would count as free.
-func (w *work) Jobs() []arbiter.Job {
+// Jobs implements arbiter.Work.
+func (w *work) Jobs() ([]arbiter.Job, error) {
 	list, err := w.jobs.List(context.Background(), jobs.Filter{States: []jobs.State{jobs.Queued, jobs.Starting, jobs.Running, jobs.Preempting}})
 	if err != nil {
-		w.log("jobs not listed", "error", err)
-		return slices.Clone(w.last)
+		return slices.Clone(w.last), err
 	}
 	offline := map[string][]pool.Replica{} // by job
 	for _, r := range w.serving.pool.Replicas() {
@@ -73,7 +70,7 @@ func (w *work) Jobs() []arbiter.Job {
 		}
 	}
 	w.last = slices.Clone(out)
-	return out
+	return out, nil
 }
 
 // keep forgets when jobs began that are not listed any more.
