@@ -104,6 +104,11 @@ const arbiterHow = "**Simulated: no GPU was used, no request was sent, no job ra
 func arbiters(ctx context.Context, l *lab) (*result, error) {
 	full := os.Getenv("FULL") == "1"
 	list := bouts(full, l.quick)
+	for _, b := range list {
+		if n := l.setRounds; n > 0 {
+			b.seeds = b.seeds[:min(n, len(b.seeds))]
+		}
+	}
 	if err := runBouts(ctx, l, list); err != nil {
 		return nil, err
 	}
@@ -113,10 +118,8 @@ func arbiters(ctx context.Context, l *lab) (*result, error) {
 	}
 	r := &result{title: "Arbiter: what lending gains, and what it costs", how: fmt.Sprintf(arbiterHow, historySeeds, window)}
 	reportBouts(r, list)
-	for _, part := range []func(context.Context, *lab, *result) error{arbiterPacking, arbiterScale, arbiterPrediction} {
-		if err := part(ctx, l, r); err != nil {
-			return nil, err
-		}
+	if err := arbiterPacking(ctx, l, r); err != nil {
+		return nil, err
 	}
 	if l.quick {
 		r.how += " **A quick try: windows of an hour and one seed; nothing here is judged.**"

@@ -128,12 +128,6 @@ func TestArbiterBout(t *testing.T) {
 	}
 }
 
-func TestSlope(t *testing.T) {
-	if s := slope([]float64{0, 1, 2}, []float64{1, 3, 5}); math.Abs(s-2) > 1e-12 {
-		t.Errorf("slope is %v, want 2", s)
-	}
-}
-
 func TestMiddle(t *testing.T) {
 	m := middle([]float64{1, 2, 10})
 	if m.Value != 2 || m.Low != 1 || m.High != 10 {

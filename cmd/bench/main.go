@@ -35,6 +35,7 @@ var benchmarks = []benchmark{
 	{"plan", "time and memory of one plan of the arbiter, from 100 to 10,000 GPUs", plans},
 	{"loadgen", "what the load generator can send, and what others report of a stalled server", loadgens},
 	{"arbiter", "what lending gains and what it costs, beside other policies, in virtual time (half an hour; FULL=1: hours)", arbiters},
+	{"prediction", "the demo's scenario live on timed engines beside the simulator", predictions},
 	{"starts", "cold start and wake of a replica, start-up of `aloft serve`", starts},
 }
 

@@ -1,5 +1,0 @@
-package main
-
-import "context"
-
-func arbiterPrediction(ctx context.Context, l *lab, r *result) error { return nil }
