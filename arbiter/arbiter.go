@@ -127,9 +127,11 @@ type Learned struct {
 	// HeldFast and HeldSlow are levels that the lines do not fall below yet: the
 	// law's hold, and the forecast.
 	HeldFast, HeldSlow float64
-	Law                Law       // once learned, its hold stands for all other waiting
-	SurplusFrom        time.Time // since when it has had more than it needs; zero = it has not
-	Reclaimed          time.Time // last reclaim for it
+	Law                Law           // once learned, its hold stands for all other waiting
+	SurplusFrom        time.Time     // since when it has had more than it needs; zero = it has not
+	Reclaimed          time.Time     // last reclaim for it
+	Within             time.Duration // the fast horizon
+	Quantile           float64       // of the rises that RiseFast covers
 }
 
 // Limits are what an operator allows of a model.
@@ -284,6 +286,8 @@ type Numbers struct {
 	Gain     time.Duration `json:"gain"`     // lend: expected useful time, ns
 	Cost     time.Duration `json:"cost"`     // lend: out and back; reclaim: work lost, ns
 	For      time.Duration `json:"for"`      // how long the state lasted, ns
+	Within   time.Duration `json:"within"`   // the fast horizon, ns
+	Quantile float64       `json:"quantile"` // of the rises that Fast covers; above 1: so many times the worst
 }
 
 // Setting steers one model's batcher.

@@ -221,6 +221,9 @@ func (c *Core) learn(s *Snapshot) {
 		}
 		mem.rise.fill(&m.Learned, s.Now)
 		m.SurplusFrom, m.Reclaimed = mem.surplus, mem.reclaimed
+		if m.Within, m.Quantile = fast, c.opt.RiseQuantile; m.Law.Learned() {
+			m.Quantile = m.Law.Quantile
+		}
 	}
 }
 

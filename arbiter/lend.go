@@ -432,6 +432,11 @@ func (d *decision) hold(i int, j *Job, from *serving, why Reason) {
 	m := Move{Action: Hold, Slice: d.slices[i].ID, Job: j.ID, Reason: why}
 	if from != nil {
 		m.Model, m.Why = from.Name, from.Numbers
+		m.Why.Cost, m.Why.Gain = from.Out+from.Back, from.Law.Hold // what lasted t is expected to last t again
+		if !from.SurplusFrom.IsZero() {
+			m.Why.For = d.Now.Sub(from.SurplusFrom)
+			m.Why.Gain += m.Why.For
+		}
 	}
 	m.Why.Lent, m.Why.Lendable = d.lent, d.lendable
 	d.plan.Holds = append(d.plan.Holds, m)

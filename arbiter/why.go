@@ -19,6 +19,7 @@ type Record struct {
 	Fast    bool          `json:"fast,omitempty"`  // the job that left had nothing to save
 	Fault   bool          `json:"fault,omitempty"` // bound_broken: by a device's fault
 	Cap     int           `json:"cap,omitempty"`   // bound_broken: slices that may be lent from now on
+	Seq     uint64        `json:"-"`               // of this run: the n-th that was kept
 }
 
 // String says it in one line, with the numbers.
@@ -28,6 +29,10 @@ func (r Record) String() string {
 	switch {
 	case r.Outcome == "done" && m.Action == Lend:
 		fmt.Fprintf(&b, "%s now runs %s; the move took %v", m.Slice, m.Job, round(r.Took))
+	case r.Outcome == "done" && m.Action == Vacate:
+		fmt.Fprintf(&b, "%s is empty for %s after %v", m.Slice, m.claimant(), round(r.Took))
+	case r.Outcome == "done" && m.Action == Reshape:
+		fmt.Fprintf(&b, "GPU %d has its new instances for %s after %v", m.GPU, m.claimant(), round(r.Took))
 	case r.Outcome == "done":
 		fmt.Fprintf(&b, "%s ready for %s after %v", m.Slice, m.Model, round(r.Took))
 		if m.Action == Reclaim {
@@ -54,7 +59,7 @@ func (r Record) String() string {
 
 // say writes a decision as a sentence.
 func (m Move) say(b *strings.Builder, w Numbers) {
-	needs := fmt.Sprintf("%s needs %d now (level %.2f), %d within the fast horizon, has %d", m.Model, w.Need, w.Level, w.Fast, w.Have)
+	needs := fmt.Sprintf("%s needs %d now (level %.2f), %d %s, has %d", m.Model, w.Need, w.Level, w.Fast, w.within(), w.Have)
 	lent := fmt.Sprintf("%d of %d lendable slices lent", w.Lent, w.Lendable)
 	switch m.Action {
 	case Start, Wake:
@@ -68,15 +73,44 @@ func (m Move) say(b *strings.Builder, w Numbers) {
 			fmt.Fprintf(b, "%s; surplus for %v, out and back costs %v; ", needs, round(w.For), round(w.Cost))
 		}
 		fmt.Fprintf(b, "%s, bound %v", lent, round(m.Bound))
-	case Hold:
-		fmt.Fprintf(b, "held %s, wanted by %s (%s): %s", m.Slice, m.Job, m.Reason, lent)
-		if m.Model != "" {
-			fmt.Fprintf(b, "; %s", needs)
+	case Vacate:
+		fmt.Fprintf(b, "empty %s for %s (%s): stopping what is there costs %v", m.Slice, m.claimant(), m.Reason, round(w.Cost))
+	case Reshape:
+		fmt.Fprintf(b, "reshape GPU %d for %s (%s) to", m.GPU, m.claimant(), m.Reason)
+		for _, p := range m.Layout {
+			fmt.Fprintf(b, " %s@%d", p.Profile, p.Start)
 		}
+		fmt.Fprintf(b, ": gain %.0f slice-s, cost %.0f", w.Gain.Seconds(), w.Cost.Seconds())
+	case Hold:
+		if m.Model == "" {
+			fmt.Fprintf(b, "held %s, wanted by %s (%s): %s", m.Slice, m.Job, m.Reason, lent)
+			break
+		}
+		fmt.Fprintf(b, "held %s for %s, wanted by %s (%s): %s; lending would gain %.0f slice-s, cost %.0f; %s",
+			m.Slice, m.Model, m.Job, m.Reason, needs, w.Gain.Seconds(), w.Cost.Seconds(), lent)
 	}
 	if w.Room != nil {
 		fmt.Fprintf(b, "; headroom %.0f%% (p99 %v)", 100**w.Room, round(w.Latency))
 	}
+}
+
+// within says how far ahead Fast looks, and how surely.
+func (w Numbers) within() string {
+	if w.Within == 0 {
+		return "within the fast horizon"
+	}
+	if w.Quantile > 1 {
+		return fmt.Sprintf("within %v at %.2g times the worst rise", round(w.Within), w.Quantile)
+	}
+	return fmt.Sprintf("within %v at the %g %% rise", round(w.Within), 100*w.Quantile)
+}
+
+// claimant is for whom a slice or GPU is made ready: a job, or a model.
+func (m Move) claimant() string {
+	if m.Job != "" {
+		return m.Job
+	}
+	return m.Model
 }
 
 func round(d time.Duration) time.Duration {
@@ -89,6 +123,7 @@ func round(d time.Duration) time.Duration {
 // history keeps the newest records.
 type history struct {
 	records []Record
+	seq     uint64
 	holds   map[string]Record // the last note of each slice
 }
 
@@ -98,6 +133,8 @@ func (h *history) add(r Record) {
 	if len(h.records) == historySize {
 		h.records = append(h.records[:0], h.records[historySize/10:]...)
 	}
+	h.seq++
+	r.Seq = h.seq
 	h.records = append(h.records, r)
 }
 
@@ -115,11 +152,20 @@ func (h *history) news(m Move, now time.Time) bool {
 	return true
 }
 
-// Query selects decisions: About matches a slice, job or model exactly; "" all.
+// Query selects decisions: About matches a slice, job or model exactly, and each
+// slice of a gang; zero fields select all.
 type Query struct {
-	About string
-	Since time.Time
-	Limit int
+	About        string
+	Action       Action
+	Since, Until time.Time // Until itself is not in it
+	Before       uint64    // only records of a lower Seq
+	Limit        int
+}
+
+func (q *Query) selects(r *Record) bool {
+	m := &r.Move
+	return (q.About == "" || q.About == m.Slice || q.About == m.Job || q.About == m.Model || slices.Contains(m.Gang, q.About)) &&
+		(q.Action == "" || q.Action == m.Action) && (q.Until.IsZero() || r.Time.Before(q.Until)) && (q.Before == 0 || r.Seq < q.Before)
 }
 
 // Why returns the newest decisions that a query selects, oldest first.
@@ -138,7 +184,7 @@ func (c *Core) Why(q Query) []Record {
 		if r.Time.Before(q.Since) {
 			break
 		}
-		if q.About == "" || q.About == r.Move.Slice || q.About == r.Move.Job || q.About == r.Move.Model {
+		if q.selects(&r) {
 			out = append(out, r)
 		}
 	}

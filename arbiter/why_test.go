@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"aloft/gpu"
 )
 
 func TestRecordString(t *testing.T) {
@@ -13,6 +15,8 @@ func TestRecordString(t *testing.T) {
 	w := Numbers{Level: 1.374, Need: 2, Fast: 3, Slow: 4, Have: 2, Lent: 1, Lendable: 2, Room: &room, Latency: 232 * time.Millisecond,
 		Cost: 3400 * time.Millisecond, For: 42*time.Second + 400*time.Millisecond}
 	bare := Numbers{Lent: 1, Lendable: 2}
+	held := w
+	held.Gain, held.Cost = 41*time.Second, 77*time.Second
 	at := func(a Action, model, job string, r Reason, why Numbers) Record {
 		return Record{Move: Move{Action: a, Slice: "g0/s3", Model: model, Job: job, Reason: r, Why: why, Bound: 13700 * time.Millisecond}}
 	}
@@ -32,7 +36,12 @@ func TestRecordString(t *testing.T) {
 		{lend, "lend g0/s3 to train-7 (surplus): enc needs 2 now (level 1.37), 3 within the fast horizon, has 2; surplus for 42s, out and back costs 3.4s; 1 of 2 lendable slices lent, bound 14s; headroom 42% (p99 232ms)"},
 		{at(Lend, "", "b-1", NoNeed, bare), "lend g0/s3 to b-1 (free_slice): 1 of 2 lendable slices lent, bound 14s"},
 		{at(Hold, "", "b-1", CapReached, bare), "held g0/s3, wanted by b-1 (cap): 1 of 2 lendable slices lent"},
-		{at(Hold, "enc", "b-1", LowHeadroom, w), "held g0/s3, wanted by b-1 (low_headroom): 1 of 2 lendable slices lent; enc needs 2 now (level 1.37), 3 within the fast horizon, has 2; headroom 42% (p99 232ms)"},
+		{at(Hold, "enc", "b-1", LowHeadroom, held), "held g0/s3 for enc, wanted by b-1 (low_headroom): enc needs 2 now (level 1.37), 3 within the fast horizon, has 2; lending would gain 41 slice-s, cost 77; 1 of 2 lendable slices lent; headroom 42% (p99 232ms)"},
+		{at(Wake, "enc", "", RiseAhead, Numbers{Need: 1, Fast: 2, Within: 6200 * time.Millisecond, Quantile: 0.999}), "wake g0/s3 for enc (rise_ahead): enc needs 1 now (level 0.00), 2 within 6.2s at the 99.9 % rise, has 0"},
+		{at(Vacate, "", "gang-1", ForJob, Numbers{Cost: 3 * time.Second}), "empty g0/s3 for gang-1 (for_job): stopping what is there costs 3s"},
+		{Record{Move: Move{Action: Reshape, GPU: 1, Model: "enc", Reason: OtherShape, Layout: []gpu.Placement{{Profile: "3g.40gb", Start: 4}}, Why: Numbers{Gain: time.Minute, Cost: 2 * time.Second}}},
+			"reshape GPU 1 for enc (shape) to 3g.40gb@4: gain 60 slice-s, cost 2"},
+		{ended(at(Vacate, "", "gang-1", ForJob, w), "done", time.Second, ""), "g0/s3 is empty for gang-1 after 1s"},
 		{ended(start, "done", 2345*time.Millisecond, ""), "g0/s3 ready for enc after 2.345s"},
 		{ended(reclaim, "done", 4*time.Second, ""), "g0/s3 ready for enc after 4s of the promised 14s"},
 		{ended(lend, "done", time.Second, ""), "g0/s3 now runs train-7; the move took 1s"},
@@ -110,6 +119,10 @@ func TestWhy(t *testing.T) {
 			{Query{About: "j"}, "[]"},
 			{Query{About: "s1", Limit: 2}, "[7 9]"},
 			{Query{Since: start.Add(8 * time.Second)}, "[8 9]"},
+			{Query{Until: start.Add(2 * time.Second)}, "[0 1]"},
+			{Query{Since: start.Add(2 * time.Second), Until: start.Add(4 * time.Second)}, "[2 3]"},
+			{Query{Before: 4, Limit: 2}, "[1 2]"}, // the first has number 1
+			{Query{Action: Lend}, "[]"},
 			{Query{Since: start.Add(8 * time.Second), About: "s1"}, "[9]"},
 		} {
 			gens := []uint64{}

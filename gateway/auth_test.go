@@ -29,8 +29,8 @@ func withKeys(t *testing.T, play script, change ...func(*Options, *Deps)) (*edge
 
 type fixed struct{}
 
-func (fixed) Status() any            { return map[string]int{"slices": 7} }
-func (fixed) Decisions(Filter) []any { return nil }
+func (fixed) Status() any                          { return map[string]int{"slices": 7} }
+func (fixed) Decisions(Filter) ([]Decision, error) { return nil, nil }
 
 func TestRoles(t *testing.T) {
 	for _, tt := range []struct {

@@ -60,13 +60,23 @@ type Submitter interface {
 
 // Filter selects decisions; zero fields select all.
 type Filter struct {
-	Since time.Time
-	About string // a model, slice or job; "" = all
-	Limit int    // newest so many; always from 1 to 1000
+	Since, Until time.Time
+	About        string // a model, slice or job; "" = all
+	Action       string // "" = all
+	After        string // an id: only what is older than it
+	Limit        int    // newest so many; always from 1 to 1001
 }
 
-// Decisions lists why capacity moved, newest first, as values ready for JSON.
-type Decisions interface{ Decisions(f Filter) []any }
+// Decision is one of a list: its id, and a value ready for JSON.
+type Decision struct {
+	ID    string
+	Value any
+}
+
+// Decisions lists why capacity moved, newest first. An error is the caller's.
+type Decisions interface {
+	Decisions(f Filter) ([]Decision, error)
+}
 
 // Reporter sums up where slice time went since a moment, as a value ready for JSON.
 type Reporter interface{ Report(since time.Time) any }

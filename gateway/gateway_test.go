@@ -560,33 +560,42 @@ type fixedStatus struct{}
 
 func (fixedStatus) Status() any { return map[string]int{"slices": 7} }
 
+func (fixedStatus) Report(since time.Time) any { return since.Unix() }
+
 type decisionLog struct{ got Filter }
 
-func (d *decisionLog) Decisions(f Filter) []any {
+func (d *decisionLog) Decisions(f Filter) ([]Decision, error) {
+	if f.After == "bad" {
+		return nil, errors.New("no such id")
+	}
 	d.got = f
-	return []any{map[string]string{"reason": "lend"}}
+	return []Decision{{"dec_2", map[string]string{"reason": "lend"}}, {"dec_1", map[string]string{"reason": "hold"}}}, nil
 }
 
 func TestAdminViews(t *testing.T) {
 	log := &decisionLog{}
 	e := start(t, answer(200, "{}"), func(_ *Options, d *Deps) {
-		d.Status, d.Decisions = fixedStatus{}, log
+		d.Status, d.Decisions, d.Reporter = fixedStatus{}, log, fixedStatus{}
 		d.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "aloft_up 1\n") })
 	})
 	for path, want := range map[string]string{
 		"/aloft/v1/status": `{"slices":7}`,
-		"/aloft/v1/decisions?since=1700000000.5&limit=3&about=tiny": `{"data":[{"reason":"lend"}],"object":"list"}`,
-		"/metrics": "aloft_up 1\n",
-		"/healthz": `{"status":"ok"}`,
+		"/aloft/v1/decisions?since=1700000000.5&limit=3&about=tiny&until=2023-11-15T00:00:00Z&action=lend&after=dec_9": `{"object":"list","data":[{"reason":"lend"},{"reason":"hold"}],"first_id":"dec_2","last_id":"dec_1","has_more":false}`,
+		"/aloft/v1/report?since=1700000000": `1700000000`,
+		"/metrics":                          "aloft_up 1\n",
+		"/healthz":                          `{"status":"ok"}`,
 	} {
 		if resp, body := e.get(t, path); resp.StatusCode != 200 || body != want {
 			t.Errorf("%s: %d %s, want %s", path, resp.StatusCode, body, want)
 		}
 	}
-	if want := (Filter{Since: time.UnixMicro(1700000000500000), About: "tiny", Limit: 3}); log.got != want {
+	if want := (Filter{Since: time.UnixMicro(1700000000500000), Until: time.Date(2023, 11, 15, 0, 0, 0, 0, time.UTC), About: "tiny", Action: "lend", After: "dec_9", Limit: 4}); log.got != want {
 		t.Errorf("filter %+v, want %+v", log.got, want)
 	}
-	for _, q := range []string{"limit=0", "limit=x", "limit=1001", "since=yesterday"} {
+	if _, body := e.get(t, "/aloft/v1/decisions?limit=1"); !strings.Contains(body, `"last_id":"dec_2","has_more":true`) {
+		t.Errorf("a page of one: %s", body)
+	}
+	for _, q := range []string{"limit=0", "limit=x", "limit=1001", "since=yesterday", "until=tomorrow", "after=bad"} {
 		if resp, _ := e.get(t, "/aloft/v1/decisions?"+q); resp.StatusCode != 400 {
 			t.Errorf("%s: %d, want 400", q, resp.StatusCode)
 		}

@@ -92,23 +92,31 @@ func (s *Server) status(x *exchange) { s.json(x, s.deps.Status.Status()) }
 
 func (s *Server) decisions(x *exchange) {
 	q := x.c.QueryArgs()
-	f := Filter{About: string(q.Peek("about"))}
-	var err error
-	if f.Limit, err = pageLimit(q.Peek("limit"), 100, 1000); err != nil {
+	f := Filter{About: string(q.Peek("about")), Action: string(q.Peek("action")), After: string(q.Peek("after"))}
+	limit, err := pageLimit(q.Peek("limit"), 100, 1000)
+	if err != nil {
 		s.fail(x, err)
 		return
 	}
-	if since := string(q.Peek("since")); since != "" {
-		if f.Since, err = parseTime(since); err != nil {
-			s.fail(x, invalid("since", "invalid_value", "%q is neither Unix seconds nor RFC 3339", since))
-			return
+	f.Limit = limit + 1 // so that the last page is known
+	for name, into := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
+		if text := string(q.Peek(name)); text != "" {
+			if *into, err = parseTime(text); err != nil {
+				s.fail(x, invalid(name, "invalid_value", "%q is neither Unix seconds nor RFC 3339", text))
+				return
+			}
 		}
 	}
-	data := s.deps.Decisions.Decisions(f)
-	if data == nil {
-		data = []any{}
+	list, err := s.deps.Decisions.Decisions(f)
+	if err != nil {
+		s.fail(x, invalid("after", "invalid_value", "%v", err))
+		return
 	}
-	s.json(x, map[string]any{"object": "list", "data": data})
+	page := newPage[any](len(list) > limit)
+	for _, d := range list[:min(len(list), limit)] {
+		page.add(d.ID, d.Value)
+	}
+	s.json(x, page)
 }
 
 // report covers the last day unless it is asked for another while.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -161,17 +163,27 @@ type decisions struct{ *arbiter.Arbiter }
 
 // decision is a record with its sentence.
 type decision struct {
+	ID string `json:"id"`
 	arbiter.Record
 	Text string `json:"text"`
 }
 
-// Decisions implements gateway.Decisions: newest first.
-func (d decisions) Decisions(f gateway.Filter) []any {
-	var out []any
-	for _, r := range slices.Backward(d.Why(arbiter.Query{About: f.About, Since: f.Since, Limit: f.Limit})) {
-		out = append(out, decision{r, r.String()})
+// Decisions implements gateway.Decisions. Ids are good until a restart.
+func (d decisions) Decisions(f gateway.Filter) ([]gateway.Decision, error) {
+	q := arbiter.Query{About: f.About, Action: arbiter.Action(f.Action), Since: f.Since, Until: f.Until, Limit: f.Limit}
+	if f.After != "" {
+		n, err := strconv.ParseUint(strings.TrimPrefix(f.After, "dec_"), 10, 64)
+		if err != nil || n == 0 {
+			return nil, fmt.Errorf("%.40q is no id of a decision", f.After)
+		}
+		q.Before = n
 	}
-	return out
+	var out []gateway.Decision
+	for _, r := range slices.Backward(d.Why(q)) {
+		id := fmt.Sprintf("dec_%d", r.Seq)
+		out = append(out, gateway.Decision{ID: id, Value: decision{id, r, r.String()}})
+	}
+	return out, nil
 }
 
 // Status is what /aloft/v1/status answers.
@@ -216,6 +228,9 @@ type ModelStatus struct {
 	Level    float64        `json:"level"`
 	Need     int            `json:"need"`
 	Fast     int            `json:"need_fast"`
+	Slow     int            `json:"need_slow"`
+	Lent     int            `json:"lent"`   // its slices on loan
+	Frozen   bool           `json:"frozen"` // a maintenance window: it lends nothing
 	Have     int            `json:"have"`
 	Headroom *float64       `json:"headroom"` // null = none
 	P99      float64        `json:"p99_ms"`
@@ -249,6 +264,10 @@ type ArbiterStatus struct {
 	Violations int     `json:"invariant_violations"`
 	Lent       int     `json:"lent"`
 	Lendable   int     `json:"lendable"`
+	Cap        int     `json:"cap"` // on slices lent at once, after a broken bound; 0 = none
+	Risk       string  `json:"risk"`
+	// Windows are the maintenance windows that are open.
+	Windows []string `json:"windows"`
 }
 
 // statusSource fits the whole server to gateway.Status.
@@ -272,9 +291,14 @@ func (s statusSource) Status() any {
 		out.Slices = append(out.Slices, SliceStatus{ID: sl.ID, Shape: sl.Shape.Profile, Phase: string(sl.Phase), Model: sl.Model,
 			Job: sl.Job, To: sl.To, Moving: sl.Moving, Since: time.Since(sl.Since).Seconds()})
 	}
-	set := s.serving.set.Load()
+	set, lent := s.serving.set.Load(), lentBy(v.Snapshot)
 	for _, name := range set.order {
-		out.Models = append(out.Models, s.modelStatus(set.models[name], v.Plan.Needs[name]))
+		m := s.modelStatus(set.models[name], v.Plan.Needs[name])
+		m.Lent = lent[name]
+		for _, x := range v.Snapshot.Models {
+			m.Frozen = m.Frozen || x.Name == name && x.Frozen
+		}
+		out.Models = append(out.Models, m)
 	}
 	list, _ := s.jobs.List(context.Background(), jobs.Filter{States: []jobs.State{jobs.Queued, jobs.Starting, jobs.Running, jobs.Preempting}})
 	for _, j := range list {
@@ -288,7 +312,10 @@ func (s statusSource) Status() any {
 	slices.SortFunc(out.Jobs, func(a, b JobStatus) int { return cmp.Compare(a.ID, b.ID) })
 	st := v.Stats
 	out.Arbiter = ArbiterStatus{Loans: st.Loans, Reclaims: st.Reclaims, ReclaimP99: st.P99().Seconds(), Bound: st.Bound.Seconds(),
-		Breaches: st.Breaches, Violations: st.Violations}
+		Breaches: st.Breaches, Violations: st.Violations, Cap: v.Cap, Risk: string(v.Policy.Risk), Windows: []string{}}
+	for _, w := range s.current.Load().openWindows(time.Now()) {
+		out.Arbiter.Windows = append(out.Arbiter.Windows, w.title())
+	}
 	for _, n := range v.Plan.Needs {
 		out.Arbiter.Lent, out.Arbiter.Lendable = n.Lent, n.Lendable
 	}
@@ -297,7 +324,7 @@ func (s statusSource) Status() any {
 
 func (s *server) modelStatus(m *served, n arbiter.Numbers) ModelStatus {
 	sig := m.batcher.Signals(time.Now())
-	ms := ModelStatus{Name: m.Name, State: string(s.serving.state(m.Name, "")), Level: n.Level, Need: n.Need, Fast: n.Fast, Have: n.Have,
+	ms := ModelStatus{Name: m.Name, State: string(s.serving.state(m.Name, "")), Level: n.Level, Need: n.Need, Fast: n.Fast, Slow: n.Slow, Have: n.Have,
 		Headroom: n.Room, P99: 1000 * sig.First.P99.Seconds(), Target: 1000 * m.Target.Seconds(), Rate: sig.Load.Requests,
 		Queue: map[string]int{}, Eta: sig.Eta, Batching: batchStatus(sig), Counted: m.by(), Counts: m.ratio()}
 	for c := range backends.Classes {

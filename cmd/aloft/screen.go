@@ -24,13 +24,13 @@ func screen(s Status) string {
 	for _, sl := range s.Slices {
 		fmt.Fprintf(&b, "  %-6s %-8s %-11s %s\n", sl.ID, sl.Shape, sl.Phase, holderOf(sl))
 	}
-	fmt.Fprintf(&b, "\n%-14s %6s %6s %6s %9s %8s %9s %6s %5s\n", "model", "req/s", "needs", "has", "p99", "target", "headroom", "queue", "rows")
+	fmt.Fprintf(&b, "\n%-14s %6s %8s %6s %5s %9s %8s %9s %6s %5s\n", "model", "req/s", "needs", "has", "lent", "p99", "target", "headroom", "queue", "rows")
 	for _, m := range s.Models {
 		room := "none"
 		if m.Headroom != nil {
 			room = fmt.Sprintf("%3.0f%% %s", 100**m.Headroom, bar(*m.Headroom, 4))
 		}
-		fmt.Fprintf(&b, "%-14s %6.1f %6d %6d %6.0f ms %5.0f ms %9s %6d %5d\n", m.Name, m.Rate, m.Fast, m.Have, m.P99, m.Target, room,
+		fmt.Fprintf(&b, "%-14s %6.1f %8s %6d %5d %6.0f ms %5.0f ms %9s %6d %5d\n", m.Name, m.Rate, fmt.Sprintf("%d/%d/%d", m.Need, m.Fast, m.Slow), m.Have, m.Lent, m.P99, m.Target, room,
 			m.Queue["interactive"]+m.Queue["standard"], m.Queue["offline"])
 	}
 	fmt.Fprintf(&b, "\n%-14s %-12s %10s %11s %6s %6s %7s %8s %6s %5s\n", "batcher", "shape", "call", "token", "margin", "knee", "largest", "tokens/s", "rows", "eta")
@@ -48,6 +48,13 @@ func screen(s Status) string {
 		fmt.Fprintf(&b, "%-10s %-9s %-10s %s\n", short(j.ID), j.Kind, j.State, done)
 	}
 	a := s.Arbiter
+	fmt.Fprintf(&b, "\narbiter: mode %s, risk %s", s.Mode, a.Risk)
+	if a.Cap > 0 {
+		fmt.Fprintf(&b, "; AT MOST %d LENT since a bound was broken", a.Cap)
+	}
+	if len(a.Windows) > 0 {
+		fmt.Fprintf(&b, "; maintenance: %s", strings.Join(a.Windows, ", "))
+	}
 	fmt.Fprintf(&b, "\nlent %d of %d lendable; loans %d, reclaims %d (p99 %.2f s, bound %.1f s), broken bounds %d, violations %d\n",
 		a.Lent, a.Lendable, a.Loans, a.Reclaims, a.ReclaimP99, a.Bound, a.Breaches, a.Violations)
 	fmt.Fprintf(&b, "ledger of %.0f slice-s: %s\n", s.Ledger.Total, ledgerLine(s.Ledger))
