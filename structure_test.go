@@ -56,7 +56,7 @@ var mayImport = map[string][]string{
 	"pool":                   {"backends", "gpu", "gpu/proc"},
 	"sim":                    {"arbiter", "gpu", "sim/scenario", "sim/serving"},
 	"sim/batching":           {"backends", "backends/synthetic/law", "batcher", "loadgen/arrivals"},
-	"sim/packing":            {},
+	"sim/packing":            {"arbiter", "gpu"},
 	"sim/page":               {"arbiter", "loadgen", "loadgen/page/sheet", "sim", "sim/scenario", "sim/study"},
 	"sim/rivals":             {"arbiter", "sim", "sim/scenario"},
 	"sim/scenario":           {"backends/synthetic/law", "configs", "loadgen/arrivals"},
