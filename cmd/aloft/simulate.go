@@ -31,6 +31,7 @@ type simulateCmd struct {
 type simulateRunCmd struct {
 	Files []string `arg:"" name:"scenario" help:"Scenario: a file (YAML) or the name of a built-in one. With --compare two results (JSON); with --trace a configuration (aloft.yaml)."`
 	simulateWhat
+	simulateRecording
 	simulateOutputs
 	Compare bool   `help:"Say what changed between two results of --json, where the intervals allow a verdict."`
 	Live    string `help:"The progress, on standard error: auto redraws a terminal, plain writes a line at times, none." default:"auto" enum:"auto,plain,none"`
@@ -63,15 +64,15 @@ func (c *simulateRunCmd) Run(ctx context.Context, k *kong.Context) error {
 	if len(c.Files) != 1 {
 		return fmt.Errorf("simulate: %d scenarios are given, want one (two results with --compare)", len(c.Files))
 	}
-	text, err := scenario.Text(c.Files[0])
-	if err != nil {
+	text, err := c.scenario(k)
+	if err != nil || text == nil {
 		return err
 	}
 	o, err := c.options(c.Files[0], text)
 	if err != nil {
 		return err
 	}
-	if err := c.keepable(c.Files[0]); err != nil {
+	if err := c.keepable(c.Files[0], c.Trace); err != nil {
 		return err
 	}
 	view := newProgress(c.Live, os.Stderr, os.Getenv)
@@ -85,6 +86,34 @@ func (c *simulateRunCmd) Run(ctx context.Context, k *kong.Context) error {
 		return coded(exitNotHeld, errors.New("simulate: ended before a run was done"))
 	}
 	return c.write(k.Stdout, result)
+}
+
+// scenario is the text of what is to be simulated; nil = it was to be written only.
+func (c *simulateRunCmd) scenario(k *kong.Context) ([]byte, error) {
+	if c.Trace == "" {
+		if c.Out != "" || c.Status != "" {
+			return nil, errors.New("simulate: --status and --scenario-out are for a recording, with --trace")
+		}
+		return scenario.Text(c.Files[0])
+	}
+	text, missing, err := c.simulateRecording.text(c.Files[0])
+	if err != nil {
+		return nil, err
+	}
+	if c.Out != "" {
+		if err := keepable([]string{c.Files[0], c.Trace}, c.Out); err != nil {
+			return nil, err
+		}
+		err := into(c.Out, k.Stdout, func(w io.Writer) error { _, err := w.Write(text); return err })
+		for _, m := range missing {
+			fmt.Fprintln(os.Stderr, "to be filled in: "+m)
+		}
+		return nil, err
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("simulate: the recording and the configuration do not say\n  %s\nwrite the scenario with --scenario-out FILE, fill that in, and simulate the file", strings.Join(missing, "\n  "))
+	}
+	return text, nil
 }
 
 // options are those of the study, from the flags and a scenario's text.
@@ -303,5 +332,6 @@ Examples:
   aloft simulate small-8gpu-conv --seed 1-3 --html report.html
   aloft simulate bursty-8gpu-code --policy all --hours 0-2
   aloft simulate small-8gpu-conv --set jobs.offered_load=1.2 --set 'models.*.start.wake_median_s=10'
+  aloft simulate aloft.yaml --trace recording.jsonl --status status.json
   aloft simulate --compare before.json after.json`
 }
