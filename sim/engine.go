@@ -17,6 +17,7 @@ type Options struct {
 	// SpansTo 0 = the horizon. 0 spans = none.
 	Spans              int
 	SpansFrom, SpansTo time.Duration
+	Injected           Injected
 	// Progress is told of the simulated time once a simulated minute; nil = nobody.
 	Progress func(at, horizon time.Duration)
 }
@@ -52,6 +53,7 @@ type looking struct {
 	nextLook time.Duration
 	looked   time.Duration
 	count    int           // of looks
+	skew     time.Duration // by how much the policy's clock is wrong
 	urgent   time.Duration // more has arrived than it allowed for
 	guard    Guard         // nil = it does not ask
 }
@@ -90,6 +92,7 @@ func newRun(w *scenario.World, p Policy, o Options) (*engine, error) {
 	}
 	r.submitAll()
 	r.planFaults()
+	r.planInjected()
 	r.minutely()
 	return r, nil // the first look is due at once
 }
@@ -180,11 +183,14 @@ func (r *engine) deliver() {
 	for len(r.ordered) > 0 {
 		m := r.ordered[0]
 		r.ordered = r.ordered[1:]
-		r.policy.Settle(epoch.Add(r.now), arbiter.Outcome{Move: m.Move, Gen: m.Gen, Took: r.now - m.at,
+		r.policy.Settle(r.clock(), arbiter.Outcome{Move: m.Move, Gen: m.Gen, Took: r.now - m.at,
 			Lost: m.lost, Err: m.err, Fault: m.fault})
 	}
 	r.ordered = r.ordered[:0]
 }
+
+// clock is the policy's.
+func (r *engine) clock() time.Time { return epoch.Add(r.now + r.skew) }
 
 // event is something that happens to the machine by itself.
 type event struct {

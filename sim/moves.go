@@ -184,7 +184,9 @@ func (r *engine) lend(m *move) string {
 	}
 	m.job.lending = m
 	r.mark(m)
-	r.drain(m)
+	if !r.unstored(m) {
+		r.drain(m)
+	}
 	return ""
 }
 
@@ -344,7 +346,7 @@ func (r *engine) shape(m *move) string {
 		s.asleep, s.phase = 0, arbiter.Reshaping
 	}
 	r.mark(m)
-	m.next = r.after(r.reshape, func() {
+	m.next = r.after(r.reshapeTime(m), func() {
 		r.advance()
 		for _, s := range m.slots {
 			r.book.count(s, s.standing, -1)

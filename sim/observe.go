@@ -22,7 +22,7 @@ func p99Of(sigma float64) float64 { return math.Exp(2.326 * sigma) }
 // second: what rarely changes is kept.
 func (r *engine) observe() {
 	o := &r.seen
-	o.Now = epoch.Add(r.now)
+	o.Now = r.clock()
 	if !r.placed {
 		r.place()
 	}

@@ -141,7 +141,11 @@ func randomWorld(rnd *rand.Rand, seed uint64) *scenario.World {
 	for i := range w.Scenario.Models {
 		w.Scenario.Models[i].Static = rnd.IntN(7 * c.GPUs / 2)
 		t := scenario.Traffic{Model: &w.Scenario.Models[i], Copies: 1, TimeScale: 1}
-		for at := time.Duration(0); at < w.Horizon; at += time.Duration(rnd.ExpFloat64() * float64(time.Second)) {
+		rate := 1.0 // a second; it changes by the minute
+		for at := time.Duration(0); at < w.Horizon; at += time.Duration(rnd.ExpFloat64() / rate * float64(time.Second)) {
+			if rnd.Float64() < 1/(60*rate) {
+				rate = 0.2 + 10*rnd.Float64()*float64(rnd.IntN(2))
+			}
 			t.Arrivals = append(t.Arrivals, scenario.Arrival{At: at, In: int32(1 + rnd.IntN(2000)), Out: int32(1 + rnd.IntN(500))})
 		}
 		w.Traffic = append(w.Traffic, t)

@@ -223,6 +223,7 @@ func (r *engine) stop(t *stint) {
 		r.incident(Incident{Kind: "grace_ended", Job: j.ID})
 		saving, starting = false, true
 	}
+	took += r.hangs(t)
 	r.phase(t, arbiter.Checkpoint)
 	t.next = r.after(took, func() {
 		if j.Grace > 0 && !starting {
