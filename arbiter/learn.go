@@ -35,10 +35,14 @@ type Trial struct {
 	Moves  float64 // loans an hour
 }
 
+// The candidates. Long holds with low quantiles cover traffic that comes in
+// trains of bursts; short holds with high ones follow what rises alone.
 var (
-	learnQuantiles = []float64{0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999, 0.99995, 1, 1.25, 1.5}
-	learnHolds     = []time.Duration{5, 10, 15, 20, 30, 45, 60, 90, 120, 180} // s
-	// learnLeast is the shortest past that a law is learned from.
+	learnQuantiles = []float64{0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9998, 0.9999, 0.99995, 1, 1.25, 1.5}
+	learnPowers    = []float64{0.25, 0.5, 0.75}
+	learnFloors    = []float64{0, 0.9, 0.98, 0.99, 0.998}     // quantiles of the level
+	learnHolds     = []time.Duration{5, 10, 30, 90, 180, 400} // s
+	// learnLeast is the shortest past that a law is learned from, in seconds.
 	learnLeast = 3600
 )
 
@@ -50,26 +54,57 @@ func Learn(p Past, o LearnOptions) Trial {
 		return Trial{}
 	}
 	r := newReplay(p, o)
-	fast, slow := rises(p.Level, wholeSeconds(o.Fast)), rises(p.Level, wholeSeconds(o.Slow))
-	slices.Sort(fast)
-	slices.Sort(slow)
-	if o.Strict {
-		return r.try(Law{Quantile: 1.5, Hold: 120 * time.Second, Fast: beyond(fast, 1.5), Slow: beyond(slow, 1.5)})
-	}
-	var best Trial
-	for _, q := range learnQuantiles {
-		for _, hold := range learnHolds {
-			t := r.try(Law{Quantile: q, Hold: hold * time.Second, Fast: beyond(fast, q), Slow: beyond(slow, q)})
-			if t.Late <= max(o.Budget, t.Static/10) && (!best.Learned() || t.Lent > best.Lent) {
-				best = t
+	var best, careful Trial
+	for _, power := range learnPowers {
+		r.measure(power)
+		if o.Strict {
+			careful = r.try(r.law(1.5, 0, 300*time.Second))
+			if !best.Learned() || careful.Lent < best.Lent {
+				best = careful
+			}
+			continue
+		}
+		for _, floor := range learnFloors {
+			for _, hold := range learnHolds {
+				t, ok := r.least(floor, hold*time.Second)
+				switch {
+				case ok && (!best.Learned() || t.Lent > best.Lent):
+					best = t
+				case !ok && (!careful.Learned() || t.Late < careful.Late):
+					careful = t
+				}
 			}
 		}
 	}
-	if !best.Learned() { // nothing is safe enough: the most careful candidate
-		q, hold := learnQuantiles[len(learnQuantiles)-1], learnHolds[len(learnHolds)-1]*time.Second
-		best = r.try(Law{Quantile: q, Hold: hold, Fast: beyond(fast, q), Slow: beyond(slow, q)})
+	if !best.Learned() { // nothing is safe enough
+		return careful
 	}
 	return best
+}
+
+// least finds the smallest quantile that keeps the budget with a floor and a hold:
+// the less is covered the more is lent, and the more is late. ok is false where
+// even the largest does not keep it.
+func (r *replay) least(floor float64, hold time.Duration) (found Trial, ok bool) {
+	from, to := 0, len(learnQuantiles)
+	for from < to {
+		mid := (from + to) / 2
+		t := r.try(r.law(learnQuantiles[mid], floor, hold))
+		if t.Late <= max(r.o.Budget, t.Static/10) {
+			found, ok, to = t, true, mid
+		} else {
+			if !ok {
+				found = t
+			}
+			from = mid + 1
+		}
+	}
+	return found, ok
+}
+
+// law is the candidate that covers a quantile of the rises measured last.
+func (r *replay) law(q, floor float64, hold time.Duration) Law {
+	return Law{Quantile: max(q, 1e-9), Power: r.power, Floor: beyond(r.levels, floor), Hold: hold, Fast: beyond(r.fast, q), Slow: beyond(r.slow, q)}
 }
 
 // beyond is the q-quantile of sorted values; a q above 1 is that many times the
@@ -85,25 +120,40 @@ func beyond(sorted []float64, q float64) float64 {
 type replay struct {
 	Past
 	o      LearnOptions
-	root   []float32 // of the level
-	late   []bool    // with the full share ready
-	total  float64   // work
-	static float64   // of it late with the full share
-	want   []float32 // reused
+	levels []float64 // sorted
+	power  float64   // that the rises are measured with
+	scale  []float32 // of each level with it
+	fast   []float64 // rises within the horizons, sorted
+	slow   []float64
+	late   []bool  // with the full share ready
+	total  float64 // work
+	static float64 // of it late with the full share
 }
 
 func newReplay(p Past, o LearnOptions) *replay {
-	r := &replay{Past: p, o: o, root: make([]float32, len(p.Level)), late: make([]bool, len(p.Level)), want: make([]float32, len(p.Level))}
+	r := &replay{Past: p, o: o, scale: make([]float32, len(p.Level)), late: make([]bool, len(p.Level))}
 	q := fluid{slack: o.Slack.Seconds()}
 	for i, l := range p.Level {
-		r.root[i] = float32(math.Sqrt(max(float64(l), 1)))
+		r.levels = append(r.levels, float64(l))
 		w := float64(p.Work[i])
 		r.total += w
 		if r.late[i] = q.late(float64(l), w, float64(o.Share)); r.late[i] {
 			r.static += w
 		}
 	}
+	slices.Sort(r.levels)
 	return r
+}
+
+// measure takes the rises, scaled by a power of the level.
+func (r *replay) measure(power float64) {
+	r.power = power
+	for i, l := range r.Level {
+		r.scale[i] = float32(math.Pow(max(float64(l), 1), power))
+	}
+	r.fast, r.slow = rises(r.Level, wholeSeconds(r.o.Fast), power), rises(r.Level, wholeSeconds(r.o.Slow), power)
+	slices.Sort(r.fast)
+	slices.Sort(r.slow)
 }
 
 // fluid models the requests that wait for a replica.
@@ -127,8 +177,8 @@ func (r *replay) try(l Law) Trial {
 	q := fluid{slack: r.o.Slack.Seconds()}
 	lent, loans, late, was := 0.0, 0.0, 0.0, share
 	for i, level := range r.Level {
-		line.add(float64(level) + l.Fast*float64(r.root[i]))
-		want := min(max(math.Ceil(line.top()-1e-9), 1), share)
+		line.add(float64(level) + l.Fast*float64(r.scale[i]))
+		want := min(max(math.Ceil(max(line.top(), l.Floor)-1e-9), 1), share)
 		lent += share - want
 		loans += max(0, was-want)
 		was = want

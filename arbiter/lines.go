@@ -8,9 +8,9 @@ import "math"
 func (d *decision) lines(m *Model) serving {
 	lv := d.level(*m)
 	c := serving{Model: m, Numbers: Numbers{Level: lv, Need: m.replicas(lv), Latency: m.P99, Within: m.Within, Quantile: m.Quantile}}
-	root := math.Sqrt(max(lv, 1))
-	c.Fast = max(c.Need, m.replicas(max(lv+m.RiseFast*root, m.HeldFast)))
-	c.Slow = max(c.Fast, m.replicas(max(lv+m.RiseSlow*root, m.HeldSlow)))
+	scale := m.Law.scale(lv)
+	c.Fast = max(c.Need, m.replicas(max(lv+m.RiseFast*scale, m.HeldFast)))
+	c.Slow = max(c.Fast, m.replicas(max(lv+m.RiseSlow*scale, m.HeldSlow)))
 	if d.Mode == ModeStatic && m.Static > 0 {
 		c.Fast = max(c.Fast, min(m.Static, m.Max))
 		c.Slow = max(c.Fast, c.Slow)

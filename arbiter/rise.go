@@ -7,21 +7,31 @@ import (
 )
 
 // Law is how much of a model's capacity stays ready for the rises of its level:
-// a line of level + rise × √level, since a rise learned at noon must not bind at
-// night, that falls only after it has been lower for Hold. Learn finds it.
+// a line of level + rise × level^Power, since a rise learned at noon must not
+// bind at night, that never falls below Floor, and falls at all only after it has
+// been lower for Hold. Learn finds it.
 type Law struct {
 	Quantile   float64       `json:"quantile"` // of the rises that it covers; above 1: more than the worst
+	Power      float64       `json:"power"`    // 0: bursts are as large at any level, 1: they grow with it
+	Floor      float64       `json:"floor"`    // replicas
 	Hold       time.Duration `json:"hold_ns"`
 	Fast, Slow float64       // the rises within the two horizons, at level 1
 }
 
+// unlearned is the power of a model without a law: many small clients, whose
+// rises add up as their square root does.
+const unlearned = 0.5
+
+// scale is what a rise at level 1 is multiplied by.
+func (l Law) scale(level float64) float64 {
+	if !l.Learned() {
+		return math.Sqrt(max(level, 1))
+	}
+	return math.Pow(max(level, 1), l.Power)
+}
+
 // Learned reports whether the law rests on a history.
 func (l Law) Learned() bool { return l.Quantile > 0 }
-
-// riseOver is the rise from a level to a top, at level 1.
-func riseOver(level, top float64) float64 {
-	return max(0, top-level) / math.Sqrt(max(level, 1))
-}
 
 // Rise learns how fast a model's level rises, and keeps the lines that follow.
 type Rise struct {
@@ -70,9 +80,9 @@ func (r *Rise) Add(now time.Time, level, work float64, h Horizons) {
 		}
 		return
 	}
-	root := math.Sqrt(max(level, 1))
-	r.fastLine.add(level + r.law.Fast*root)
-	r.slowLine.add(level + r.law.Slow*root)
+	scale := r.law.scale(level)
+	r.fastLine.add(level + r.law.Fast*scale)
+	r.slowLine.add(level + r.law.Slow*scale)
 }
 
 // keepLast appends to a history, moving it down only once it has doubled.
@@ -87,7 +97,7 @@ func keepLast(list []float32, x float64) []float32 {
 func (r *Rise) fill(l *Learned, now time.Time) {
 	l.RiseFast, l.RiseSlow, l.Law = r.fast, r.slow, r.law
 	up := r.forecast.Upper(now)
-	l.HeldFast, l.HeldSlow = max(r.fastLine.top(), up), max(r.slowLine.top(), up)
+	l.HeldFast, l.HeldSlow = max(r.fastLine.top(), up, r.law.Floor), max(r.slowLine.top(), up, r.law.Floor)
 }
 
 // Past is the history so far.
@@ -99,11 +109,11 @@ func (r *Rise) Past() Past {
 // Within returns the q-quantile of the rises within h over the last hour; 0 with
 // no history.
 func (r *Rise) Within(h time.Duration, q float64) float64 {
-	return quantile(rises(r.levels[max(0, len(r.levels)-riseMemory):], wholeSeconds(h)), q)
+	return quantile(rises(r.levels[max(0, len(r.levels)-riseMemory):], wholeSeconds(h), unlearned), q)
 }
 
 // rises are the largest rises within the n entries after each, at level 1.
-func rises(levels []float32, n int) []float64 {
+func rises(levels []float32, n int, power float64) []float64 {
 	if len(levels) <= n || n < 1 {
 		return nil
 	}
@@ -114,7 +124,8 @@ func rises(levels []float32, n int) []float64 {
 	}
 	for i := range out {
 		window.add(float64(levels[i+n]))
-		out[i] = riseOver(float64(levels[i]), window.top())
+		level := float64(levels[i])
+		out[i] = max(0, window.top()-level) / math.Pow(max(level, 1), power)
 	}
 	return out
 }

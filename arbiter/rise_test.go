@@ -85,7 +85,7 @@ func TestPeak(t *testing.T) {
 // TestLawLines: a line rises at once and falls only after the hold.
 func TestLawLines(t *testing.T) {
 	var r Rise
-	r.Follow(Law{Quantile: 1, Hold: 2 * time.Second, Fast: 0.5, Slow: 1})
+	r.Follow(Law{Quantile: 1, Power: 0.5, Hold: 2 * time.Second, Fast: 0.5, Slow: 1})
 	for i, c := range []struct{ level, fast, slow float64 }{
 		{4, 5, 6},     // 4 + 0.5 × √4, 4 + 1 × √4
 		{9, 10.5, 12}, // 9 + 0.5 × 3, 9 + 3

@@ -115,7 +115,9 @@ func Learn(s *scenario.Scenario, seeds []uint64, o scenario.DrawOptions, strict 
 				past[t.Model.Name] = p
 			}
 			need, work := scenario.Demand(t, w.Horizon)
-			for k := range need {
+			// Not the start: replicas begin ready and the traffic at nothing, a rise
+			// that no day has.
+			for k := int(s.Measure.WarmUpS); k < len(need); k++ {
 				p.Level, p.Work = append(p.Level, float32(need[k])), append(p.Work, float32(work[k]))
 			}
 		}
