@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -77,7 +78,7 @@ func bouts(full, quick bool) []*bout {
 		{scenario: bursty, seeds: seedsTo(10), entries: inBursts, rows: []entry{{staticArm, 0}, {oursArm, 0}}},
 		{scenario: day, from: 6, to: 12, seeds: seedsTo(few), entries: onDay},
 		{scenario: stress, seeds: seedsTo(10), entries: standard},
-		{scenario: merged, seeds: seedsTo(few), entries: []entry{{staticArm, 0}, {oursArm, 0}, {eagerArm, 0}}},
+		{scenario: merged, seeds: seedsTo(few), entries: []entry{{staticArm, 0}, {oursArm, 0}, {eagerArm, 0}, {hpaArm, 0}}},
 	}
 	for _, b := range list {
 		switch {
@@ -118,7 +119,7 @@ func arbiters(ctx context.Context, l *lab) (*result, error) {
 	}
 	r := &result{title: "Arbiter: what lending gains, and what it costs", how: fmt.Sprintf(arbiterHow, historySeeds, window)}
 	reportBouts(r, list)
-	if err := arbiterPacking(ctx, l, r); err != nil {
+	if err := errors.Join(patienceFloor(r), arbiterPacking(ctx, l, r)); err != nil {
 		return nil, err
 	}
 	if l.quick {

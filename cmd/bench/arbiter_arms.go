@@ -64,8 +64,11 @@ func (a *arms) policy(w *scenario.World, name string) (sim.Policy, error) {
 			return nil, err
 		}
 		o := sim.OursOptions(w.Scenario, laws)
-		if name == eagerArm {
+		switch name {
+		case eagerArm:
 			o.Policy.MaxEta = 0
+		case strictArm:
+			o.Policy.Risk = arbiter.Strict
 		}
 		return sim.NewOurs(o)
 	}

@@ -270,16 +270,3 @@ func (b *bout) lyra(r *result) {
 	r.atLeastIn("day: aloft ratio, ours - Lyra-like", middle(over(ps, func(p duel) float64 { return p.run.Aloft - p.static.Aloft })), 0.05)
 	r.atMost("day: misses caused, ours / Lyra-like (all seeds)", divided(pooled(b.found, oursArm), pooled(b.found, lyraArm)), 0.1)
 }
-
-// patience is the fifth scenario: eta steered by the arbiter beside eager batching.
-func (b *bout) patience(r *result) {
-	ps := beside(b.found, oursArm, b.found, eagerArm)
-	at := "embed: ours with eta steered, beside eager batching: "
-	model := ps[0].run.Models[0].Name
-	ready := func(x *lending.Run) float64 { return x.Models[0].ReadyMean }
-	r.atLeastIn(at+"ready slices saved, mean of "+model, middle(over(ps, func(p duel) float64 { return ready(p.static) - ready(p.run) })), 0)
-	r.measuredIn(at+"ready slices with eager batching, mean of "+model, middle(over(ps, func(p duel) float64 { return ready(p.static) })))
-	r.measuredIn(at+"aloft ratio gained", middle(over(ps, func(p duel) float64 { return p.run.Aloft - p.static.Aloft })))
-	r.atMost(at+"attainment below, worst seed, points", behind(ps, ""), 0.1)
-	r.measuredIn("embed: aloft ratio, ours / static", middle(over(duels(b.found, oursArm), duel.aloft)))
-}
