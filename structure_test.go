@@ -58,7 +58,7 @@ var mayImport = map[string][]string{
 	"sim/batching":           {"backends", "backends/synthetic/law", "batcher", "loadgen/arrivals"},
 	"sim/packing":            {"arbiter", "gpu"},
 	"sim/page":               {"arbiter", "loadgen", "loadgen/page/sheet", "sim", "sim/scenario", "sim/study"},
-	"sim/rivals":             {"arbiter", "sim", "sim/scenario"},
+	"sim/rivals":             {"arbiter", "sim"},
 	"sim/scenario":           {"backends/synthetic/law", "configs", "loadgen/arrivals"},
 	"sim/serving":            {"batcher"},
 	"sim/study":              {"arbiter", "loadgen", "loadgen/binomial", "sim", "sim/rivals", "sim/scenario"},

@@ -12,20 +12,6 @@ import (
 	lending "aloft/sim/study"
 )
 
-// The policies by their names in tables.
-const (
-	oursArm   = "ours"
-	strictArm = "ours, strict"
-	eagerArm  = "ours, eager" // the batcher's patience is not steered
-	staticArm = lending.Static
-	pilotArm  = "pilot"
-	boundArm  = "bound"
-	fifoArm   = "fifo"
-	hpaArm    = "hpa"
-	lyraArm   = "lyra"
-	kueueArm  = "kueue" // with a tuned hold
-)
-
 // The scenarios.
 const (
 	small  = "small-8gpu-conv"
@@ -48,6 +34,8 @@ type bout struct {
 	seeds    []uint64
 	entries  []entry
 	rows     []entry // with batch rows in ready replicas
+
+	load func() (*scenario.Scenario, error) // once: all its worlds share it
 
 	mu           sync.Mutex
 	found, rowed *lending.Study // rowed: with rows
@@ -117,7 +105,7 @@ func arbiters(ctx context.Context, l *lab) (*result, error) {
 	if full {
 		window = "Every scenario runs whole, with all seeds."
 	}
-	r := &result{title: "Arbiter: what lending gains, and what it costs", how: fmt.Sprintf(arbiterHow, historySeeds, window)}
+	r := &result{title: "Arbiter: what lending gains, and what it costs", how: fmt.Sprintf(arbiterHow, lending.HistorySeeds, window)}
 	reportBouts(r, list)
 	if err := errors.Join(patienceFloor(r), arbiterPacking(ctx, l, r)); err != nil {
 		return nil, err

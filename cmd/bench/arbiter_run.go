@@ -46,7 +46,7 @@ type fight struct {
 // draw draws the world. With rows it is the same, but for that.
 func (g *ground) draw(rows bool) (*scenario.World, error) {
 	g.once.Do(func() {
-		s, err := scenario.Load(g.bout.scenario)
+		s, err := g.bout.load()
 		if err == nil {
 			g.w, err = s.Draw(g.seed, scenario.DrawOptions{From: g.bout.from, To: g.bout.to})
 		}
@@ -84,6 +84,7 @@ func runBouts(ctx context.Context, l *lab, list []*bout) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(50)) // worlds are large and live long
 	for _, b := range list {
 		b.found, b.rowed = b.study(b.entries, false), b.study(b.rows, true)
+		b.load = sync.OnceValues(func() (*scenario.Scenario, error) { return scenario.Load(b.scenario) })
 	}
 	jobs := fights(list)
 	arms := newArms()
