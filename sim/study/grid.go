@@ -171,6 +171,7 @@ func (g *grid) run(ctx context.Context, w *scenario.World, policy, variant strin
 	if len(g.Cases) > 1 {
 		what = variant + ": " + what
 	}
+	g.tell(what, 0, false) // ours learns first, which takes a while
 	began := time.Now()
 	r, err := g.Simulate(ctx, w, policy, func(share float64) { g.tell(what, share, false) })
 	g.tell(what, 1, true)
