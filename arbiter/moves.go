@@ -19,6 +19,7 @@ type Lease struct {
 	Moving  bool
 	Leaving bool   // moving away from a job
 	Shaping bool   // moving since its GPU is reshaped
+	Unsure  bool   // a move failed, and the keeper of the jobs has not yet said whom the slice has: nobody gets it
 	To      string // while moving: the model or job it goes to
 }
 
@@ -145,6 +146,7 @@ func (c *Core) release(p pending, o Outcome, now time.Time) {
 		if l.Gen != o.Gen {
 			continue
 		}
+		l.Unsure = o.Err != nil
 		if o.Err != nil && l.Job == "" {
 			l.Job, l.Until = p.left, now.Add(c.opt.Lease)
 		}

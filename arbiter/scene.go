@@ -236,6 +236,7 @@ func (c *Core) overlay(placed []Placed, stale bool) {
 // move failed half-way, a restart) is given one, so that nobody else gets the slice.
 func (c *Core) reconcile(i int, now time.Time, stale bool) {
 	l, holder := &c.leases[i], c.over[i].holder
+	l.Unsure = l.Unsure && stale
 	id := ""
 	if holder >= 0 {
 		id = c.snapshot.Jobs[holder].ID
@@ -291,7 +292,7 @@ func (c *Core) join(i int, placed []Placed, healthy bool) {
 	if s.Since != l.Since {
 		s.Since = l.Since
 	}
-	s.Moving = l.Moving
+	s.Moving = l.Moving || l.Unsure
 }
 
 // busy is the phase of a slice that is lent or moves; phase is its replica's.
