@@ -58,7 +58,7 @@ fuzz: ## every fuzz target for FUZZTIME (10s)
 bench: build engine ## every benchmark program: BENCHMARKS.md and bench/out/*.json
 	go run ./cmd/bench --bin bin/aloft all
 
-bench-%: build engine ## one of them: make bench-NAME (ARGS=--quick: to try it)
+bench-%: build engine ## one of them: make bench-NAME (ARGS=--quick: to try it; FULL=1 bench-arbiter: whole days, hours of them)
 	go run ./cmd/bench --bin bin/aloft $(ARGS) $*
 
 demo: build engine ## the whole idea on this machine, in under two minutes (FAST=1: under one)
