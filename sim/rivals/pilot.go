@@ -26,17 +26,21 @@ func NewPilot(o PilotOptions) *Policy {
 	return &Policy{rules: rules{preempt: true, lines: true}, every: time.Second, scaler: &pilot{PilotOptions: o}}
 }
 
+// leave is what it takes to get a slice back from work that saves first: 30 s of
+// grace, a wake, and a look.
+const leave = 40 * time.Second
+
 // pilot reads the requirement of the seconds to come.
 type pilot struct {
 	PilotOptions
-	tops [][3][]float32 // by model: the largest requirement within Ahead, Keep and Slow of each second
+	tops [][4][]float32 // by model: the largest requirement within Ahead, Keep, Slow and leave of each second
 }
 
 func (p *pilot) want(now time.Duration, y *yard) {
 	if p.tops == nil {
 		for i := range y.fleets {
 			need := y.v.Need(i)
-			p.tops = append(p.tops, [3][]float32{ahead(need, p.Ahead), ahead(need, p.Keep), ahead(need, p.Slow)})
+			p.tops = append(p.tops, [4][]float32{ahead(need, p.Ahead), ahead(need, p.Keep), ahead(need, p.Slow), ahead(need, leave)})
 		}
 	}
 	for i := range y.fleets {
@@ -44,7 +48,7 @@ func (p *pilot) want(now time.Duration, y *yard) {
 		second := min(int(now/time.Second), len(p.tops[i][0])-1)
 		of := func(k int) int { return f.clamp(math.Ceil(p.Margin*float64(p.tops[i][k][second])) + float64(p.Spare)) }
 		f.want = max(of(0), min(f.have(), of(1)))
-		f.line = of(2)
+		f.line, f.soon = of(2), of(3)
 	}
 }
 

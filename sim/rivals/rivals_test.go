@@ -148,3 +148,46 @@ func TestCost(t *testing.T) {
 		}
 	}
 }
+
+// TestClear: what the pilot will need before a slow job could be gone is taken back
+// in time, from the job that loses least.
+func TestClear(t *testing.T) {
+	v := &sim.View{Share: []int{0, 0, 0, 0, -1}, Slices: []arbiter.Slice{
+		{Phase: arbiter.JobRuns, Model: "chat", Job: "long"},
+		{Phase: arbiter.JobRuns, Model: "chat", Job: "short"},
+		{Phase: arbiter.JobRuns, Model: "chat", Job: "backlog"},
+		{Phase: arbiter.Ready, Model: "chat"},
+		{Phase: arbiter.JobRuns, Job: "short"},
+	}}
+	for i := range v.Slices {
+		v.Slices[i].Start = i
+		v.Slices[i].ID = fmt.Sprint("s", i)
+	}
+	grace := arbiter.Stopping{Leave: 30 * time.Second}
+	jobs := []arbiter.Job{{ID: "long", Unsaved: 3 * time.Minute, Slices: []string{"s0"}, Stopping: grace},
+		{ID: "short", Unsaved: time.Minute, Slices: []string{"s1", "s4"}, Stopping: grace}, {ID: "backlog", Kind: "batch", Priority: -1}}
+	for _, c := range []struct {
+		soon int
+		want []string
+	}{
+		{1, nil},                  // one is ready
+		{2, nil},                  // and one sleeper is under the backlog
+		{3, []string{"s1"}},       // 1 min on two slices is less than 3 min on one
+		{4, []string{"s1", "s0"}}, // both
+		{9, []string{"s1", "s0"}}, // there are no more
+	} {
+		y := &yard{rules: &rules{lines: true}, v: v, jobs: jobs, taken: make([]bool, len(v.Slices)),
+			fleets: []fleet{{name: "chat", static: 4, ready: []int{3}, want: 1, soon: c.soon}}}
+		y.serve()
+		var got []string
+		for _, o := range y.orders {
+			if o.Move.Action != arbiter.Reclaim {
+				t.Errorf("soon %d: an order to %s, want reclaims alone", c.soon, o.Move.Action)
+			}
+			got = append(got, o.Move.Slice)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("soon %d: %v taken back, want %v", c.soon, got, c.want)
+		}
+	}
+}

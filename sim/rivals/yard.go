@@ -31,6 +31,7 @@ type fleet struct {
 	coming int
 	want   int
 	line   int // what it may need while work that is slow to return holds a slice
+	soon   int // what it needs before such work could be gone; 0 = the rival does not look
 }
 
 func backlog(j *arbiter.Job) bool { return j.Priority < 0 }
@@ -49,6 +50,7 @@ func (y *yard) begin(r *rules, o arbiter.Observation, v *sim.View) {
 		m := &o.Models[i]
 		f.name, f.static, f.flight, f.slots = m.Name, m.Static, m.InFlight, m.Slots
 		f.ready, f.coming, f.want, f.line = f.ready[:0], 0, 0, 0
+		f.soon = 0
 	}
 	y.taken = append(y.taken[:0], make([]bool, len(v.Slices))...)
 	for i := range v.Slices {
@@ -111,11 +113,49 @@ func (y *yard) serve() {
 		for f.have() < f.want && y.grow(i) {
 			f.coming++
 		}
-		over := min(f.have()-f.want, len(f.ready))
+		for short := f.soon - f.have() - y.quick(f.name); short > 0 && y.clear(f.name); short-- {
+			f.coming++
+		}
+		over := min(f.have()-max(f.want, f.soon-y.quick(f.name)), len(f.ready))
 		for k := len(f.ready) - 1; k >= 0 && over > 0; k, over = k-1, over-1 {
 			y.order(f.ready[k], arbiter.Move{Action: arbiter.Vacate, Reason: arbiter.Surplus})
 		}
 	}
+}
+
+// quick is how many sleepers of a model can be woken at once: nothing slow is in
+// their way.
+func (y *yard) quick(model string) (n int) {
+	for i := range y.v.Slices {
+		s := &y.v.Slices[i]
+		if y.taken[i] || s.Model != model || s.Phase == arbiter.Ready {
+			continue
+		}
+		if j := y.job(s.Job); j == nil || backlog(j) || j.Fast() {
+			n++
+		}
+	}
+	return n
+}
+
+// clear takes the slice of a sleeper back from the slow job that loses least.
+func (y *yard) clear(model string) bool {
+	best, least := -1, time.Duration(math.MaxInt64)
+	for i := range y.v.Slices {
+		s := &y.v.Slices[i]
+		j := y.job(s.Job)
+		if y.taken[i] || s.Model != model || j == nil || j.Fast() || backlog(j) {
+			continue
+		}
+		if lost := j.Unsaved * time.Duration(len(j.Slices)); lost < least {
+			best, least = i, lost
+		}
+	}
+	if best < 0 {
+		return false
+	}
+	y.order(best, arbiter.Move{Action: arbiter.Reclaim, Model: model, Job: y.v.Slices[best].Job, Reason: arbiter.RiseAhead})
+	return true
 }
 
 func (f *fleet) have() int { return len(f.ready) + f.coming }
