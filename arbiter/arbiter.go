@@ -24,6 +24,10 @@ type Snapshot struct {
 	// Plan is false between two plan periods: then only wakes and reclaims are
 	// decided (the guard), no loans. Geometry is true when reshapes are planned.
 	Plan, Geometry bool
+	// Queue is true when a job came, or a slice was left, since the last plan: who
+	// waits may take what is idle or held by lower priority, without a plan period
+	// in between. Ready replicas are given up by plans alone.
+	Queue bool
 	// Cap limits the slices lent at once; a breach lowers it (invariant I5).
 	Cap int
 	// RoomFrom is since when more could have been lent without a break. A loan
@@ -203,9 +207,6 @@ func (j *Job) Waits() bool { return j.Have < j.MaxWidth }
 
 // Gang reports whether the job starts with several slices or not at all.
 func (j *Job) Gang() bool { return j.MinWidth > 1 && j.Have < j.MinWidth }
-
-// order is the sequence in which kinds are lent to: cheap to take back first.
-var order = map[string]int{"batch": 0, "quantize": 1, "evaluate": 2, "train": 3, "session": 4}
 
 // Cost is what stopping the job now loses, in slice time: what is not saved, or
 // the time to save it within the grace; and what it takes to come back.

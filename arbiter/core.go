@@ -75,6 +75,7 @@ type Core struct {
 
 	lending
 	planned, reshape time.Time // the last plan, and the last that might reshape
+	queue            [3]int    // what the last look saw of it
 	risen            time.Time // the last second that was learned from
 }
 
@@ -165,6 +166,9 @@ func (c *Core) Look(o Observation) []Order {
 	if s.Plan = now.Sub(c.planned) >= c.opt.Plan; s.Plan {
 		c.planned = now
 	}
+	seen := s.queue()
+	s.Queue = !s.Plan && seen != c.queue
+	c.queue = seen
 	if s.Geometry = s.Plan && c.opt.Geometry > 0 && now.Sub(c.reshape) >= c.opt.Geometry; s.Geometry {
 		c.reshape = now
 	}
@@ -188,6 +192,23 @@ func (c *Core) Look(o Observation) []Order {
 		}
 	}
 	return c.orders
+}
+
+// queue counts the jobs, those that wait and the slices that nobody uses: when any
+// of them has changed there may be something to lend.
+func (s *Snapshot) queue() (n [3]int) {
+	n[0] = len(s.Jobs)
+	for i := range s.Jobs {
+		if s.Jobs[i].Waits() {
+			n[1]++
+		}
+	}
+	for i := range s.Slices {
+		if x := &s.Slices[i]; !x.Moving && !x.Lent() && (x.Phase == Free || x.Phase == Asleep) {
+			n[2]++
+		}
+	}
+	return n
 }
 
 // time is the driver's clock made one that never runs back.

@@ -90,6 +90,13 @@ func (p Policy) Bound(j Job, m Model) time.Duration {
 	return p.Budget.Detect + j.Grace + p.Budget.Kill + back
 }
 
+// coldBound is the bound where no replica sleeps: half as long again as the p99 of
+// a start from nothing, which is spread less than a wake.
+func (p Policy) coldBound(j Job, m Model) time.Duration {
+	m.Back = max(m.Back, m.Cold*3/4)
+	return p.Bound(j, m)
+}
+
 // decision is one run of Decide: the snapshot with the moves so far applied.
 type decision struct {
 	Policy
@@ -112,8 +119,14 @@ type serving struct {
 	Numbers
 	coming bool // a replica is on its way
 	lent   int  // its slices that are lent
-	from   []source
-	ranked bool // from has been worked out
+	sourcing
+}
+
+// sourcing is where a model could have one more replica, worked out when it is asked.
+type sourcing struct {
+	from     []source
+	ranked   bool
+	onItsWay int // its sleepers' slices that are just being lent
 }
 
 // Decide returns what to do now. It is pure: the same snapshot gives the same plan.
@@ -125,7 +138,11 @@ func (p Policy) Decide(s Snapshot) Plan {
 	d.keepClaims()
 	if s.Plan {
 		d.giveBackSlow()
+	}
+	if s.Plan || s.Queue {
 		d.lendAll()
+	}
+	if s.Plan {
 		d.warmUp()
 	}
 	d.settings()

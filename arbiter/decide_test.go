@@ -192,9 +192,22 @@ func TestDecideLend(t *testing.T) {
 	}
 	young := func(j Job) Job { j.Created = noon; return j }
 	for _, c := range []decideCase{
-		{name: "kinds that are cheap to take back first, then age", slices: idle(6),
+		// An hour's waiting over the usual rest of 5, 6, 10, 60 and 240 minutes: ratios 13,
+		// 11, 7, 2 and 1.25; who has just come has 1.
+		{name: "who has waited longest for what is left to do", slices: idle(6),
 			jobs: []Job{job("s", "session"), job("t", "train"), job("e", "evaluate"), job("q", "quantize"), young(job("b2", "batch")), job("b1", "batch")},
-			want: []string{"lend s0 b1 free_slice", "lend s1 b2 free_slice", "lend s2 q free_slice", "lend s3 e free_slice", "lend s4 t free_slice", "lend s5 s free_slice"}},
+			want: []string{"lend s0 b1 free_slice", "lend s1 q free_slice", "lend s2 e free_slice", "lend s3 t free_slice", "lend s4 s free_slice", "lend s5 b2 free_slice"}},
+		{name: "a known rest counts, not the kind", slices: idle(1),
+			jobs: []Job{job("b", "batch"), func() Job { j := job("t", "train"); j.Rest = time.Minute; return j }()},
+			want: []string{"lend s0 t free_slice"}},
+		// Twelve minutes before its deadline, of which it needs three.
+		{name: "who must start now goes first", slices: idle(1),
+			jobs: []Job{job("b", "batch"), func() Job {
+				j := young(job("e", "evaluate"))
+				j.Deadline, j.Rest = noon.Add(12*time.Minute), 3*time.Minute
+				return j
+			}()},
+			want: []string{"lend s0 e free_slice"}},
 		{name: "priority before all", slices: idle(1),
 			jobs: []Job{job("b", "batch"), {ID: "t", Kind: "train", Needs: g1, MaxWidth: 1, Priority: 1}},
 			want: []string{"lend s0 t free_slice"}},
@@ -204,7 +217,7 @@ func TestDecideLend(t *testing.T) {
 		{name: "who has all it wants gets no more", slices: idle(1), jobs: []Job{holding(job("b", "batch"))}},
 		{name: "the smallest slice that fits", jobs: []Job{job("b", "batch"), {ID: "t", Kind: "train", Needs: g2, MaxWidth: 1}},
 			slices: []Slice{on("s0", g3, Free, ""), on("s1", g2, Free, ""), on("s2", g1, Free, "")},
-			want:   []string{"lend s2 b free_slice", "lend s1 t free_slice"}},
+			want:   []string{"lend s1 t free_slice", "lend s2 b free_slice"}},
 		{name: "nothing fits", jobs: []Job{{ID: "t", Kind: "train", Needs: g3, MaxWidth: 1}}, slices: idle(3)},
 		{name: "free, then a sleeper's, then a ready one", models: []Model{chat("m", 0.5, 1, 9), chat("n", 0, 0, 9)},
 			jobs:   []Job{job("b1", "batch"), job("b2", "batch"), job("b3", "batch")},

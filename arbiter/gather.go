@@ -14,14 +14,16 @@ const gatherFor = 2 * time.Minute
 
 // claims reports whether the job has a claim, or backs off from one.
 func (d *decision) claims(id string) bool {
-	for _, list := range [][]Claim{d.Claims, d.plan.Claims} {
-		for i := range list {
-			if list[i].Job == id {
-				return true
-			}
+	if d.claimants == nil {
+		d.claimants = map[string]bool{}
+		for i := range d.Claims {
+			d.claimants[d.Claims[i].Job] = true
+		}
+		for i := range d.plan.Claims {
+			d.claimants[d.plan.Claims[i].Job] = true
 		}
 	}
-	return false
+	return d.claimants[id]
 }
 
 // keepClaims goes on with every claim: empties what is still held, cuts what has
@@ -171,26 +173,33 @@ func (d *decision) vacate(i int) {
 	d.apply(i, m)
 }
 
-// vacateFor stops the job on a slice for one of higher priority.
-func (l *lender) vacateFor(j *Job, t *tenant, i int) {
+// vacateFor stops the job on a slice for one that goes before it there.
+func (l *lender) vacateFor(j *Job, t *tenant, i int) bool {
 	s := &l.slices[i]
 	old := l.job(s.Job)
-	if !j.Fast() && old.Fast() {
-		if l.slow+units(s.Shape) > l.slowMax {
-			l.failed[failure{j.Needs, j.Priority, j.Light()}] = true
-			return
+	if u := units(s.Shape); !j.Light() && old.Light() {
+		if l.slow+u > l.slowMax {
+			l.failed[failure{j.Needs, j.Priority, false}] = true
+			return false
 		}
-		l.slow += units(s.Shape)
+		l.slow += u
 	}
-	l.enterClaim(Claim{Job: j.ID, Slices: []string{s.ID}, Since: l.Now, Until: l.Now.Add(gatherFor + old.leaving())})
+	l.enterClaim(Claim{Job: j.ID, Slices: []string{s.ID}, Since: l.Now, Until: l.Now.Add(gatherFor + old.leaving())}, i)
 	l.kept += units(s.Shape)
 	t.has += s.Shape.Weight()
 	l.vacate(i)
+	return true
 }
 
-func (d *decision) enterClaim(c Claim) {
+// enterClaim adds a claim to the plan, on the slices that it keeps.
+func (d *decision) enterClaim(c Claim, at ...int) {
 	d.plan.Claims = append(d.plan.Claims, c)
-	d.claim(len(d.Claims)+len(d.plan.Claims), c)
+	d.claims(c.Job)
+	d.claimants[c.Job] = true
+	d.claimOf(0)
+	for _, i := range at {
+		d.owner[i] = len(d.Claims) + len(d.plan.Claims)
+	}
 }
 
 // site is one GPU on which a member of a gang could run.
@@ -277,10 +286,10 @@ func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
 			fresh += units(s.Shape)
 		}
 	}
-	if l.lent+l.kept+fresh > l.lendable || !j.Fast() && l.slow+u > l.slowMax {
+	if l.lent+l.kept+fresh > l.lendable || !j.Light() && l.slow+u > l.slowMax {
 		return
 	}
-	if !j.Fast() {
+	if !j.Light() {
 		l.slow += u
 	}
 	t.has += float64(j.MinWidth-j.Have) * j.Needs.Weight()
@@ -291,7 +300,7 @@ func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
 		}
 	}
 	if l.advance(&c, j, found) {
-		l.enterClaim(c)
+		l.enterClaim(c, found...)
 		l.kept += u
 	}
 }
@@ -418,7 +427,7 @@ func (x *site) add(l *lender, s *Slice, i int, j *Job) {
 		x.stays += unusable
 	case s.Lent():
 		v := l.job(s.Job)
-		if v.Priority >= j.Priority {
+		if v.Priority > j.Priority || v.Priority == j.Priority && (!v.Light() || v.stopped(l.Now) >= l.mostStops()) {
 			rest := v.Rest
 			if rest == 0 {
 				rest = unknownRest

@@ -8,12 +8,13 @@ import (
 // index finds jobs and claims without looking through all of them. It is made
 // once a decision, and only if somebody asks.
 type index struct {
-	last   int // the model that was found last
-	jobAt  map[string]int
-	owner  []int // by slice: one more than the claim that keeps it; nil = not worked out
-	noJob  Job
-	shut   map[string]bool // slices that no move may begin on
-	shutIs bool            // shut has been worked out
+	last      int // the model that was found last
+	jobAt     map[string]int
+	owner     []int // by slice: one more than the claim that keeps it; nil = not worked out
+	noJob     Job
+	claimants map[string]bool // jobs with a claim; nil = not worked out
+	shut      map[string]bool // slices that no move may begin on
+	shutIs    bool            // shut has been worked out
 }
 
 // job is a job by ID; one that is not listed has no cost and no grace.

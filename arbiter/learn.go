@@ -18,10 +18,7 @@ type LearnOptions struct {
 	Fast, Slow time.Duration // the horizons: a replica wanted now is there after Fast at the latest
 	Slack      time.Duration // how long a request may wait
 	OutBack    time.Duration // slice time that lending a replica out and taking it back costs in all
-	// Budget is the share of the arriving work that lending may make late, or a
-	// tenth of what is late with the full share ready, whichever is more: where a
-	// model misses anyway, a tenth more cannot be told from luck.
-	Budget float64
+	Budget     float64       // the share of the arriving work that lending may make late
 	// Strict covers the worst rise ever seen, from whatever level it came.
 	Strict bool
 }
@@ -90,7 +87,7 @@ func (r *replay) least(floor float64, hold time.Duration) (found Trial, ok bool)
 	for from < to {
 		mid := (from + to) / 2
 		t := r.try(r.law(learnQuantiles[mid], floor, hold))
-		if t.Late <= max(r.o.Budget, t.Static/10) {
+		if t.Late <= r.o.Budget {
 			found, ok, to = t, true, mid
 		} else {
 			if !ok {

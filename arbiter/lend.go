@@ -23,20 +23,14 @@ type offers struct {
 type lender struct {
 	*decision
 	byShape map[gpu.Shape]*offers
-	slow    int            // compute slices lent to work that must save first
+	slow    int            // compute slices lent to work that is kept
 	gave    map[string]int // ready replicas given up, by model
 	failed  map[failure]bool
 	veto    Reason // of every loan; "" = none
 	cards   map[int]*card1
-	gathers int // gangs that GPUs were looked for
-}
-
-// failure is a kind of job for which nothing was found: the next of its kind
-// need not look again in the same plan.
-type failure struct {
-	needs    gpu.Shape
-	priority int
-	light    bool
+	gathers int    // gangs that GPUs were looked for
+	on      []*Job // by slice: whose it is when it is lent
+	dry     map[search]bool
 }
 
 // card1 is what a plan knows of one GPU.
@@ -51,24 +45,27 @@ const noGang = -1 << 31
 
 // lendAll gives slices to waiting jobs in their order.
 func (d *decision) lendAll() {
-	l := &lender{decision: d, byShape: map[gpu.Shape]*offers{}, gave: map[string]int{}, failed: map[failure]bool{}, slow: d.slowLent()}
+	l := &lender{decision: d, byShape: map[gpu.Shape]*offers{}, gave: map[string]int{}, failed: map[failure]bool{}, dry: map[search]bool{}, slow: d.slowLent((*Job).Light)}
 	l.survey()
 	l.veto = l.vetoAll()
 	q := d.newQueue(d.Now, d.Jobs)
-	for {
-		r, t := q.next()
-		if t == nil {
-			break
-		}
-		switch j := r.job; {
-		case d.claims(j.ID):
-		case j.Gang():
-			l.gather(j, t)
+	// Gangs first: what they gather or keep for later must be known before a job
+	// moves in that would hold them up.
+	var singles []queued
+	for x := q.next(); x.tenant != nil; x = q.next() {
+		switch {
+		case d.claims(x.job.ID):
+		case x.job.Gang():
+			l.gather(x.job, x.tenant)
 		default:
-			for r.have < j.MaxWidth && l.one(j, t) {
-				if r.have++; q.push(r, t) { // others have their turn
-					break
-				}
+			singles = append(singles, x)
+		}
+	}
+	q.refill(singles)
+	for x := q.next(); x.tenant != nil; x = q.next() {
+		for x.have < x.job.MaxWidth && l.one(x.job, x.tenant) {
+			if x.have++; d.claims(x.job.ID) || q.push(x) { // others have their turn
+				break
 			}
 		}
 	}
@@ -77,9 +74,12 @@ func (d *decision) lendAll() {
 
 // survey sorts what there is to lend.
 func (l *lender) survey() {
-	l.cards = map[int]*card1{}
+	l.cards, l.on = map[int]*card1{}, make([]*Job, len(l.slices))
 	for i := range l.slices {
 		s := &l.slices[i]
+		if s.Lent() {
+			l.on[i] = l.job(s.Job)
+		}
 		c := l.cards[s.GPU]
 		if c == nil {
 			c = &card1{gang: noGang}
@@ -88,7 +88,7 @@ func (l *lender) survey() {
 		if s.Model != "" || s.Moving && !s.Lent() && l.model(s.To) != nil {
 			c.serves++
 		}
-		if s.Lent() && !l.job(s.Job).Light() {
+		if s.Lent() && !l.on[i].Light() {
 			c.careful++
 		}
 		if s.Moving && s.Lent() {
@@ -135,8 +135,7 @@ func (l *lender) lightFirst(a, b int) int {
 }
 
 func (l *lender) victimFirst(a, b int) int {
-	x, y := l.job(l.slices[a].Job), l.job(l.slices[b].Job)
-	return cmp.Compare(x.Priority, y.Priority)
+	return cmp.Compare(l.on[a].Priority, l.on[b].Priority)
 }
 
 func asleep(s *Slice) int {
@@ -147,7 +146,9 @@ func asleep(s *Slice) int {
 }
 
 // one finds the job one slice: an idle one, one that a job of lower priority
-// holds, or a ready replica's that is not needed.
+// holds, or a ready replica's that is not needed. Work that is kept looks first
+// where serving does not come back; before it takes a slice that serving may want
+// again, light work of its own priority makes room for it there and moves over.
 func (l *lender) one(j *Job, t *tenant) bool {
 	f := failure{j.Needs, j.Priority, j.Light()}
 	if l.failed[f] {
@@ -156,12 +157,22 @@ func (l *lender) one(j *Job, t *tenant) bool {
 	if !t.fits(j.Needs.Weight()) {
 		return false
 	}
-	if i := l.pickIdle(j); i >= 0 {
+	for _, way := range ways[j.Light()] {
+		if l.dry[search{f, way.name}] {
+			continue
+		}
+		i := l.pick(j, way)
+		if i < 0 {
+			l.dry[search{f, way.name}] = true
+			continue
+		}
+		if l.slices[i].Lent() {
+			if way.moves && !l.elsewhere(j) {
+				continue
+			}
+			return l.vacateFor(j, t, i)
+		}
 		return l.try(i, j, t, l.model(l.slices[i].Model))
-	}
-	if i := l.pickVictim(j); i >= 0 {
-		l.vacateFor(j, t, i)
-		return true
 	}
 	if i := l.pickSurplus(j); i >= 0 {
 		return l.try(i, j, t, l.model(l.slices[i].Model))
@@ -181,7 +192,7 @@ func (l *lender) try(i int, j *Job, t *tenant, from *serving) bool {
 		l.failed[failure{j.Needs, j.Priority, j.Light()}] = true
 		return false
 	}
-	if !j.Fast() {
+	if !j.Light() {
 		l.slow += units(l.slices[i].Shape)
 	}
 	if serves != nil {
@@ -190,125 +201,6 @@ func (l *lender) try(i int, j *Job, t *tenant, from *serving) bool {
 	t.has += l.slices[i].Shape.Weight()
 	l.lendTo([]int{i}, j, from)
 	return true
-}
-
-// shapes are the sizes of slices that do for the job, the smallest first.
-func (l *lender) shapes(needs gpu.Shape) []gpu.Shape {
-	var all []gpu.Shape
-	for s := range l.byShape {
-		if fits(s, needs) {
-			all = append(all, s)
-		}
-	}
-	slices.SortFunc(all, func(a, b gpu.Shape) int {
-		return cmp.Or(cmp.Compare(a.Weight(), b.Weight()), cmp.Compare(a.Bytes, b.Bytes), cmp.Compare(a.Profile, b.Profile))
-	})
-	return all
-}
-
-// oversize is a slice so much larger than what is asked for that its GPU is cut
-// anew instead, where it can be.
-func (d *decision) oversize(s *Slice, needs gpu.Shape) bool {
-	return units(s.Shape) >= 2*units(needs) && d.family(s.GPU) != ""
-}
-
-func (l *lender) pickIdle(j *Job) int {
-	for _, shape := range l.shapes(j.Needs) {
-		o := l.byShape[shape]
-		list := &o.careful
-		if j.Light() {
-			list = &o.light
-		}
-		if i := l.first(list, j, func(*Slice) bool { return true }); i >= 0 {
-			return i
-		}
-	}
-	return -1
-}
-
-// pickVictim finds a slice whose job gives way to j: one of lower priority.
-func (l *lender) pickVictim(j *Job) int {
-	for _, shape := range l.shapes(j.Needs) {
-		o := l.byShape[shape]
-		list := &o.careVictims
-		if j.Light() {
-			list = &o.lightVictims
-		}
-		if len(*list) == 0 || l.job(l.slices[(*list)[0]].Job).Priority >= j.Priority {
-			continue
-		}
-		if i := l.first(list, j, func(s *Slice) bool { return s.Lent() && l.job(s.Job).Priority < j.Priority }); i >= 0 {
-			return i
-		}
-	}
-	return -1
-}
-
-// first takes the first slice of a list off that is still to be had.
-func (l *lender) first(list *[]int, j *Job, ok func(*Slice) bool) int {
-	skipped := 0
-	for k, i := range *list {
-		s := &l.slices[i]
-		if s.Moving || l.claimed(i) {
-			if k == skipped { // gone for good: nobody looks at it again
-				skipped++
-			}
-			continue
-		}
-		if l.keptForGang(s, j) || l.oversize(s, j.Needs) || !ok(s) {
-			continue
-		}
-		*list = (*list)[skipped:]
-		return i
-	}
-	*list = (*list)[skipped:]
-	return -1
-}
-
-// keptForGang reports whether a gang waits for the slice's GPU which j would
-// hold up: j cannot be stopped for it and is not over by then.
-func (l *lender) keptForGang(s *Slice, j *Job) bool {
-	c := l.cards[s.GPU]
-	if c.gang == noGang || j.Priority < c.gang {
-		return false
-	}
-	return j.Rest == 0 || c.until.IsZero() || l.Now.Add(j.Rest).After(c.until)
-}
-
-// pickSurplus finds a replica of the model that has most to spare.
-func (l *lender) pickSurplus(j *Job) int {
-	if l.Mode == ModeStatic {
-		return -1
-	}
-	best, most := -1, 0
-	for _, shape := range l.shapes(j.Needs) {
-		for _, i := range l.byShape[shape].surplus {
-			s := &l.slices[i]
-			if s.Moving {
-				continue
-			}
-			c := l.model(s.Model)
-			if c == nil || c.Frozen || c.Have-c.Fast <= most || l.gave[c.Name] >= c.atOnce() || l.keptForGang(s, j) {
-				continue
-			}
-			best, most = i, c.Have-c.Fast
-		}
-		if best >= 0 {
-			break
-		}
-	}
-	return best
-}
-
-// atOnce is how many ready replicas a model may give up in one plan. Headroom is
-// known only for what was: without a law one, so that its effect is seen; with
-// one an eighth, so that a day curve can be followed and survivors never have
-// more than 8/7 of their load at a step (Dynamo #9294).
-func (c *serving) atOnce() int {
-	if !c.Law.Learned() {
-		return 1
-	}
-	return max(1, c.Have/8)
 }
 
 // vetoAll is what speaks against every new loan.
@@ -340,7 +232,7 @@ func (d *decision) allLaws() bool {
 // is the model that lent it, serves the same if a ready replica has to go.
 func (l *lender) mayLend(j *Job, from, serves *serving, u int) (Reason, bool) {
 	switch {
-	case l.lent+l.kept+u > l.lendable || !j.Fast() && l.slow+u > l.slowMax:
+	case l.lent+l.kept+u > l.lendable || !j.Light() && l.slow+u > l.slowMax:
 		return NeededSoon, false
 	case l.loans >= l.Cap:
 		return CapReached, false
@@ -404,8 +296,14 @@ func (d *decision) lendTo(at []int, j *Job, from *serving) {
 		from.lent += len(at)
 	}
 	for i := range d.Models { // whoever takes it back must be able to keep the promise
-		if m := &d.Models[i]; fits(d.slices[at[0]].Shape, m.Needs) {
-			who.Back = max(who.Back, m.Back)
+		m := &d.Models[i]
+		if !fits(d.slices[at[0]].Shape, m.Needs) {
+			continue
+		}
+		if who.Back = max(who.Back, m.Back); d.slices[at[0]].Model == "" {
+			who.Cold = max(who.Cold, m.Cold)
+		} else {
+			who.Cold = 0
 		}
 	}
 	for _, i := range at {
@@ -416,7 +314,7 @@ func (d *decision) lendTo(at []int, j *Job, from *serving) {
 		}
 	}
 	m.Why.Lent, m.Why.Lendable = d.lent, d.lendable
-	m.Bound = d.Bound(*j, who)
+	m.Bound = d.coldBound(*j, who)
 	d.apply(at[0], m)
 	for _, i := range at[1:] {
 		s := &d.slices[i]

@@ -40,7 +40,12 @@ func (c *Core) enter(m Move) Order {
 			}
 		case Reclaim:
 			l.Leaving, l.Bound, p.left = true, old.Bound, old.Job
-			m.Bound = old.Bound // the one that was promised, not today's
+			// The one that was promised, not today's; where another model comes than the
+			// one that sleeps there, the one of a start from nothing.
+			if c.snapshot.Slices[i].Model == m.Model || m.Bound < old.Bound {
+				m.Bound = old.Bound
+			}
+			l.Bound = m.Bound
 			c.models[m.Model].reclaimed = now
 		case Vacate:
 			l.Leaving, l.Bound, l.To, p.left = old.Job != "", old.Bound, c.claimantOf(m.Slice), old.Job

@@ -9,7 +9,7 @@ import (
 
 // queue gives the waiting jobs in their order: by priority; of equals the tenant
 // that has borrowed least for its weight; of one tenant who must start now to meet
-// its deadline, who has least, kinds that are cheap to take back, and age.
+// its deadline, who has least, and who has waited longest for what is left to do.
 type queue struct {
 	levels []level // highest priority first
 	shares map[string]*tenant
@@ -42,7 +42,8 @@ type rank struct {
 	level  int // its aged priority
 	urgent int // 0 = it must start now
 	have   int
-	seq    int // in the snapshot
+	ratio  float64 // of waiting and rest to rest
+	seq    int     // in the snapshot
 }
 
 func (l *line) Len() int      { return len(l.ranks) }
@@ -56,8 +57,26 @@ func (l *line) Pop() any {
 
 func (l *line) Less(i, j int) bool {
 	a, b := &l.ranks[i], &l.ranks[j]
-	return cmp.Or(a.urgent-b.urgent, a.have-b.have, order[a.job.Kind]-order[b.job.Kind],
-		a.job.Created.Compare(b.job.Created), a.seq-b.seq) < 0
+	return cmp.Or(a.urgent-b.urgent, a.have-b.have, cmp.Compare(b.ratio, a.ratio), a.job.Created.Compare(b.job.Created), a.seq-b.seq) < 0
+}
+
+// usual is how long a job of a kind runs when nobody knows better.
+var usual = map[string]time.Duration{"batch": 5 * time.Minute, "quantize": 6 * time.Minute, "evaluate": 10 * time.Minute,
+	"train": time.Hour, "session": 4 * time.Hour}
+
+// response is the response ratio, (waited + rest)/rest: short jobs go first, and
+// nobody starves, since with waiting every ratio grows without end. Mean waiting
+// is far shorter than first come first served.
+func (j *Job) response(now time.Time) float64 {
+	rest := j.Rest
+	if rest <= 0 {
+		rest = max(usual[j.Kind], time.Minute)
+	}
+	since := j.Queued
+	if since.IsZero() {
+		since = j.Created
+	}
+	return 1 + max(0, now.Sub(since).Seconds())/max(rest.Seconds(), 1)
 }
 
 // startBy is how long before its latest start a job goes ahead of its equals.
@@ -77,7 +96,7 @@ func (p Policy) newQueue(now time.Time, jobs []Job) *queue {
 		if !j.Waits() {
 			continue
 		}
-		r := rank{job: j, urgent: 1, have: j.Have, seq: i}
+		r := rank{job: j, urgent: 1, have: j.Have, ratio: j.response(now), seq: i}
 		if !j.Deadline.IsZero() && j.Deadline.Add(-j.Rest-startBy).Before(now) {
 			r.urgent = 0
 		}
@@ -135,8 +154,14 @@ func (q *queue) tenant(name string) *tenant {
 	return t
 }
 
+// queued is a job that was taken off the queue, with whose it is.
+type queued struct {
+	rank
+	tenant *tenant
+}
+
 // next takes the first job off; no tenant at the end.
-func (q *queue) next() (rank, *tenant) {
+func (q *queue) next() queued {
 	for i := range q.levels {
 		var best *line
 		for _, x := range q.levels[i].lines {
@@ -145,10 +170,49 @@ func (q *queue) next() (rank, *tenant) {
 			}
 		}
 		if best != nil {
-			return heap.Pop(best).(rank), best.tenant
+			return queued{heap.Pop(best).(rank), best.tenant}
 		}
 	}
-	return rank{}, nil
+	return queued{}
+}
+
+// line finds where the jobs of a priority and a tenant stand.
+func (q *queue) line(x queued) (*level, *line) {
+	for i := range q.levels {
+		l := &q.levels[i]
+		for _, y := range l.lines {
+			if l.priority == x.level && y.tenant == x.tenant {
+				return l, y
+			}
+		}
+	}
+	return nil, nil
+}
+
+// refill puts jobs back.
+func (q *queue) refill(list []queued) {
+	for _, x := range list {
+		if _, y := q.line(x); y != nil {
+			heap.Push(y, x.rank)
+		}
+	}
+}
+
+// push puts a job back that has got a slice and wants more; false: it is alone at
+// its priority and may as well go on.
+func (q *queue) push(x queued) bool {
+	l, y := q.line(x)
+	if x.have >= x.job.MaxWidth || l == nil {
+		return true
+	}
+	alone := true
+	for _, z := range l.lines {
+		alone = alone && len(z.ranks) == 0
+	}
+	if !alone {
+		heap.Push(y, x.rank)
+	}
+	return !alone
 }
 
 func (t *tenant) share() float64 {
@@ -156,28 +220,4 @@ func (t *tenant) share() float64 {
 		return t.has
 	}
 	return t.has / t.Weight
-}
-
-// push puts a job back that has got a slice and wants more; false: it is alone at
-// its priority and may as well go on.
-func (q *queue) push(r rank, t *tenant) bool {
-	if r.have >= r.job.MaxWidth {
-		return true
-	}
-	for i := range q.levels {
-		if q.levels[i].priority != r.level {
-			continue
-		}
-		alone := true
-		for _, x := range q.levels[i].lines {
-			alone = alone && len(x.ranks) == 0
-		}
-		for _, x := range q.levels[i].lines {
-			if x.tenant == t && !alone {
-				heap.Push(x, r)
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -172,8 +172,13 @@ func (a *audit) record(r Record) {
 		}
 	case Vacate: // for a claim, and by lower priority only
 		k := slices.IndexFunc(st.plan.Claims, func(c Claim) bool { return slices.Contains(c.Slices, m.Slice) })
-		if k < 0 || s.Job != m.Job || jobOf(st.snapshot, m.Job).Priority >= jobOf(st.snapshot, st.plan.Claims[k].Job).Priority {
+		if k < 0 || s.Job != m.Job {
 			a.bad("%v of %+v, claims %+v", m, s, st.plan.Claims)
+			break
+		}
+		old, by := jobOf(st.snapshot, m.Job), jobOf(st.snapshot, st.plan.Claims[k].Job)
+		if old.Priority > by.Priority || old.Priority == by.Priority && (!old.Light() || by.Light()) {
+			a.bad("%v: %+v gives way to %+v", m, old, by)
 		}
 	default:
 		if s.Lent() {

@@ -3,6 +3,7 @@ package arbiter
 import (
 	"fmt"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,8 +54,8 @@ func longQueue(gpus, slicesOf, jobs int) Snapshot {
 }
 
 // TestPlanScale holds the pass mark of a large plan: 1,000 GPUs, 5,000 slices and
-// 10,000 queued jobs in 50 ms and 200 MB. Four times the time is allowed here, since
-// tests share their cores.
+// 10,000 queued jobs in 50 ms and 200 MB. It counts the processor's time, since tests
+// share their cores, and allows three times as much for a slow one.
 func TestPlanScale(t *testing.T) {
 	s := longQueue(1000, 5, 10000)
 	p := testPolicy()
@@ -65,16 +66,24 @@ func TestPlanScale(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range 5 {
-		began := time.Now()
+		began := processorTime(t)
 		p.Decide(s)
-		best = min(best, time.Since(began))
+		best = min(best, processorTime(t)-began)
 	}
 	runtime.ReadMemStats(&after)
 	bytes := (after.TotalAlloc - before.TotalAlloc) / 5
 	t.Logf("a plan takes %v and %d kB", best, bytes>>10)
-	if best > 200*time.Millisecond || bytes > 200<<20 {
-		t.Errorf("a plan takes %v and %d bytes, want 50 ms (200 here) and 200 MB", best, bytes)
+	if best > 150*time.Millisecond || bytes > 200<<20 {
+		t.Errorf("a plan takes %v and %d bytes, want 50 ms (150 here) and 200 MB", best, bytes)
 	}
+}
+
+func processorTime(t *testing.T) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func BenchmarkPlan(b *testing.B) {

@@ -64,6 +64,10 @@ func (d *decision) add(c *serving, reason Reason, idle bool) bool {
 		if s.Moving || !idle && !s.Lent() { // taken meanwhile, or not what is looked for
 			continue
 		}
+		if s.Model != c.Name && s.Lent() && c.onItsWay > 0 {
+			c.onItsWay-- // a sleeper's slice whose loan has not begun yet will do sooner
+			return false
+		}
 		c.from = slices.Delete(c.from, k, k+1)
 		d.bring(c, f, reason)
 		return true
@@ -75,6 +79,9 @@ func (d *decision) add(c *serving, reason Reason, idle bool) bool {
 func (d *decision) sources(c *serving) (all []source) {
 	for i := range d.slices {
 		s := &d.slices[i]
+		if s.Moving && s.Lent() && s.Model == c.Name {
+			c.onItsWay++
+		}
 		if s.Moving || s.Phase == Unhealthy || !fits(s.Shape, c.Needs) || d.closed(s) {
 			continue
 		}
@@ -119,6 +126,9 @@ func (d *decision) bring(c *serving, f source, reason Reason) {
 	case s.Lent():
 		j := d.job(s.Job)
 		m.Action, m.Job, m.Bound = Reclaim, s.Job, d.Bound(*j, *c.Model)
+		if s.Model != c.Name {
+			m.Bound = d.coldBound(*j, *c.Model)
+		}
 		m.Why.Cost, m.Why.For = j.Cost(), d.Now.Sub(s.Since)
 		d.lent -= units(s.Shape)
 		d.loans--
@@ -132,7 +142,7 @@ func (d *decision) bring(c *serving, f source, reason Reason) {
 // giveBackSlow reclaims from work that must save first when needs have grown so
 // far that it may be asked to leave too late.
 func (d *decision) giveBackSlow() {
-	slow := d.slowLent()
+	slow := d.slowLent((*Job).Fast)
 	if slow <= d.slowMax {
 		return
 	}
@@ -159,11 +169,11 @@ func (d *decision) giveBackSlow() {
 	}
 }
 
-// slowLent is what work that must save first has borrowed.
-func (d *decision) slowLent() int {
+// slowLent is what all other work than this has borrowed.
+func (d *decision) slowLent(but func(*Job) bool) int {
 	slow := 0
 	for i := range d.slices {
-		if s := &d.slices[i]; s.Lent() && s.Phase != Unhealthy && !d.job(s.Job).Fast() {
+		if s := &d.slices[i]; s.Lent() && s.Phase != Unhealthy && !but(d.job(s.Job)) {
 			slow += units(s.Shape)
 		}
 	}

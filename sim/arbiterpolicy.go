@@ -31,7 +31,7 @@ func OursOptions(s *scenario.Scenario, laws map[string]arbiter.Law) arbiter.Core
 	fast, slow := horizons(s)
 	return arbiter.CoreOptions{
 		Policy: arbiter.Policy{Mode: arbiter.ModeLend, LendAbove: 0.35, ReclaimBelow: 0.15, Hold: 30 * time.Second,
-			AfterReclaim: 30 * time.Second, MinSamples: 100, Rho: 0.8, Spare: 1, MaxEta: 0.8,
+			AfterReclaim: 30 * time.Second, MinSamples: 100, Rho: 0.8, MaxEta: 0.8, // no spare: the laws cover what rises, and a static split has none for failures
 			Budget: arbiter.Budget{Detect: guard, Kill: killBudget, Back: wakeBudget(s)}},
 		Guard: guard, Plan: 10 * time.Second, Geometry: 10 * time.Minute,
 		FastHorizon: fast, SlowHorizon: slow, RiseQuantile: 0.999, Laws: laws}
@@ -49,8 +49,8 @@ func wakeBudget(s *scenario.Scenario) (most time.Duration) {
 	return most
 }
 
-// horizons are the reclaim times of the two classes: the guard period, the stop
-// or the grace, and a wake's p99.
+// horizons are the reclaim times of the two classes: the stop or the grace, and a
+// wake's p99. A burst is looked at within 20 ms, so that no guard period comes before.
 func horizons(s *scenario.Scenario) (fast, slow time.Duration) {
 	back := time.Duration(0)
 	for i := range s.Models {
@@ -58,7 +58,7 @@ func horizons(s *scenario.Scenario) (fast, slow time.Duration) {
 		back = max(back, times(start.WakeMedianS.Duration(), p99Of(start.Sigma)))
 	}
 	stop := max(s.Jobs.Embed.StopS, s.Jobs.Quantize.StopS, s.Backlog.StopS).Duration()
-	return guard + stop + back, guard + max(stop, s.Jobs.Train.GraceS.Duration()) + back
+	return stop + back, max(stop, s.Jobs.Train.GraceS.Duration()) + back
 }
 
 // Every is the guard period.
@@ -93,10 +93,11 @@ func (p *Ours) Settle(now time.Time, o arbiter.Outcome) { p.core.Settle(now, o) 
 // Core is what decides, to be asked for its numbers.
 func (p *Ours) Core() *arbiter.Core { return p.core }
 
-// lateBudget is the share of the arriving work that lending may make late, in the
-// histories that a law is learned from. It leaves a half of the tightest mark (two
-// in 100,000) to what a history does not show.
-const lateBudget = 1e-5
+// lateBudget is the share of the arriving work that lending may make late, as a
+// fluid of work sees it in the histories that a law is learned from. Requests are
+// not late as often by far: of what it called late on bursty-8gpu-code (seed 11) a
+// thirtieth was.
+const lateBudget = 1e-4
 
 // Learn finds each model's law from histories of the scenario: draws with seeds
 // that the runs do not use. Strict laws cover the worst rise ever seen.
@@ -135,8 +136,10 @@ func Learn(s *scenario.Scenario, seeds []uint64, o scenario.DrawOptions, strict 
 	return laws, nil
 }
 
-// outBack is what a loan to the backlog costs in all: it starts, stops, and the
-// replica wakes.
+// outBack is what a loan to the backlog costs in all: it starts, stops and computes
+// rows again, and the replica wakes; half as much again for the drain before it and
+// for foreground work that is hit as well.
 func outBack(s *scenario.Scenario, m *scenario.Model) time.Duration {
-	return (s.Backlog.StartS + s.Backlog.StopS + m.Start.WakeMedianS).Duration()
+	b := s.Backlog
+	return (b.StartS + b.StopS + b.LosesS + m.Start.WakeMedianS).Duration() * 3 / 2
 }
