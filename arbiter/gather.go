@@ -215,10 +215,14 @@ type site struct {
 // unknownRest stands for the rest of a job that nobody knows.
 const unknownRest = time.Hour
 
+// gathers reports whether the job is given slices by gathering: several at once, or
+// a whole GPU, for which others may have to be emptied.
+func (j *Job) gathers() bool { return j.Gang() || units(j.Needs) >= wholeUnits }
+
 // gather finds a gang its slices, all or none: whole GPUs from those that are
 // cheapest to empty, in one server if the gang fits one, or single slices.
 func (l *lender) gather(j *Job, t *tenant) {
-	want := j.MinWidth - j.Have
+	want := max(1, j.MinWidth-j.Have)
 	if !t.fits(float64(want)*j.Needs.Weight()) || l.loans+want > l.Cap {
 		return
 	}
@@ -292,7 +296,7 @@ func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
 	if !j.Light() {
 		l.slow += u
 	}
-	t.has += float64(j.MinWidth-j.Have) * j.Needs.Weight()
+	t.has += float64(max(1, j.MinWidth-j.Have)) * j.Needs.Weight()
 	c := Claim{Job: j.ID, GPUs: gpus, Since: l.Now, Until: l.Now.Add(gatherFor + leave)}
 	if len(gpus) == 0 {
 		for _, i := range found {
@@ -329,6 +333,8 @@ func (l *lender) gatherGPUs(j *Job, t *tenant, want int) {
 	for _, s := range best {
 		found, gpus = append(found, s.at...), append(gpus, s.gpu)
 	}
+	slices.Sort(gpus)
+	slices.Sort(found)
 	l.take(j, t, found, gpus)
 }
 

@@ -55,7 +55,7 @@ func (d *decision) lendAll() {
 	for x := q.next(); x.tenant != nil; x = q.next() {
 		switch {
 		case d.claims(x.job.ID):
-		case x.job.Gang():
+		case x.job.gathers():
 			l.gather(x.job, x.tenant)
 		default:
 			singles = append(singles, x)
