@@ -48,6 +48,7 @@ type cli struct {
 	Record   recordCmd   `cmd:"" help:"Record what requests come (sizes and times, never text), for replay by load and simulate."`
 	Why      whyCmd      `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`
 	Report   reportCmd   `cmd:"" help:"Say where slice time went, what lending gained and what it cost."`
+	Tune     tuneCmd     `cmd:"" help:"Replay a recording under other settings of the arbiter and propose some; changes nothing."`
 	Top      topCmd      `cmd:"" help:"Show slices, models, jobs and the ledger, live."`
 	Config   configCmd   `cmd:"" help:"Check or show a configuration."`
 	Demo     demoCmd     `cmd:"" help:"Show the whole idea on this machine in under two minutes."`
