@@ -56,6 +56,9 @@ func (r *engine) serve() error {
 		if m.server, err = serving.New(o); err != nil {
 			return fmt.Errorf("sim: model %s: %w", t.Model.Name, err)
 		}
+		if r.world.Rows { // under every policy that does not say otherwise: static with rows too
+			m.server.SetRows(0, true)
+		}
 	}
 	for _, s := range r.slots {
 		if m := r.share[s.number()]; m >= 0 {
