@@ -177,7 +177,7 @@ func (d *decision) vacate(i int) {
 func (l *lender) vacateFor(j *Job, t *tenant, i int) bool {
 	s := &l.slices[i]
 	old := l.job(s.Job)
-	if u := units(s.Shape); !j.Light() && old.Light() {
+	if u := units(s.Shape); !j.Fast() && old.Fast() {
 		if l.slow+u > l.slowMax {
 			l.failed[failure{j.Needs, j.Priority, false}] = true
 			return false
@@ -290,10 +290,10 @@ func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
 			fresh += units(s.Shape)
 		}
 	}
-	if l.lent+l.kept+fresh > l.lendable || !j.Light() && l.slow+u > l.slowMax {
+	if l.lent+l.kept+fresh > l.lendable || !j.Fast() && l.slow+u > l.slowMax {
 		return
 	}
-	if !j.Light() {
+	if !j.Fast() {
 		l.slow += u
 	}
 	t.has += float64(max(1, j.MinWidth-j.Have)) * j.Needs.Weight()

@@ -23,7 +23,7 @@ type offers struct {
 type lender struct {
 	*decision
 	byShape map[gpu.Shape]*offers
-	slow    int            // compute slices lent to work that is kept
+	slow    int            // compute slices lent to work that must save first
 	gave    map[string]int // ready replicas given up, by model
 	failed  map[failure]bool
 	veto    Reason // of every loan; "" = none
@@ -45,7 +45,7 @@ const noGang = -1 << 31
 
 // lendAll gives slices to waiting jobs in their order.
 func (d *decision) lendAll() {
-	l := &lender{decision: d, byShape: map[gpu.Shape]*offers{}, gave: map[string]int{}, failed: map[failure]bool{}, dry: map[search]bool{}, slow: d.slowLent((*Job).Light)}
+	l := &lender{decision: d, byShape: map[gpu.Shape]*offers{}, gave: map[string]int{}, failed: map[failure]bool{}, dry: map[search]bool{}, slow: d.slowLent()}
 	l.survey()
 	l.veto = l.vetoAll()
 	q := d.newQueue(d.Now, d.Jobs)
@@ -192,7 +192,7 @@ func (l *lender) try(i int, j *Job, t *tenant, from *serving) bool {
 		l.failed[failure{j.Needs, j.Priority, j.Light()}] = true
 		return false
 	}
-	if !j.Light() {
+	if !j.Fast() {
 		l.slow += units(l.slices[i].Shape)
 	}
 	if serves != nil {
@@ -232,7 +232,7 @@ func (d *decision) allLaws() bool {
 // is the model that lent it, serves the same if a ready replica has to go.
 func (l *lender) mayLend(j *Job, from, serves *serving, u int) (Reason, bool) {
 	switch {
-	case l.lent+l.kept+u > l.lendable || !j.Light() && l.slow+u > l.slowMax:
+	case l.lent+l.kept+u > l.lendable || !j.Fast() && l.slow+u > l.slowMax:
 		return NeededSoon, false
 	case l.loans >= l.Cap:
 		return CapReached, false

@@ -142,7 +142,7 @@ func (d *decision) bring(c *serving, f source, reason Reason) {
 // giveBackSlow reclaims from work that must save first when needs have grown so
 // far that it may be asked to leave too late.
 func (d *decision) giveBackSlow() {
-	slow := d.slowLent((*Job).Fast)
+	slow := d.slowLent()
 	if slow <= d.slowMax {
 		return
 	}
@@ -169,11 +169,11 @@ func (d *decision) giveBackSlow() {
 	}
 }
 
-// slowLent is what all other work than this has borrowed.
-func (d *decision) slowLent(but func(*Job) bool) int {
+// slowLent is what work that must save first has borrowed.
+func (d *decision) slowLent() int {
 	slow := 0
 	for i := range d.slices {
-		if s := &d.slices[i]; s.Lent() && s.Phase != Unhealthy && !but(d.job(s.Job)) {
+		if s := &d.slices[i]; s.Lent() && s.Phase != Unhealthy && !d.job(s.Job).Fast() {
 			slow += units(s.Shape)
 		}
 	}
