@@ -51,7 +51,7 @@ type engine struct {
 type looking struct {
 	kick     bool // at this instant
 	nextLook time.Duration
-	looked   time.Duration
+	looked   time.Duration // the last time
 	count    int           // of looks
 	skew     time.Duration // by how much the policy's clock is wrong
 	urgent   time.Duration // more has arrived than it allowed for
@@ -80,6 +80,7 @@ func newRun(w *scenario.World, p Policy, o Options) (*engine, error) {
 		return nil, fmt.Errorf("sim: policy %s looks every %v, want more than 0", o.Name, p.Every())
 	}
 	r := &engine{world: w, opt: o, policy: p}
+	r.looked = -calm
 	r.guard, _ = p.(Guard)
 	if o.SpansTo == 0 {
 		r.opt.SpansTo = w.Horizon
@@ -103,8 +104,8 @@ func newRun(w *scenario.World, p Policy, o Options) (*engine, error) {
 func (r *engine) loop() {
 	for r.err == nil {
 		at, what := min(r.nextLook, r.urgent), looks
-		if r.kick {
-			at = r.now
+		if r.kick { // not twice at one instant: what ends at once must not be ordered for ever
+			at = min(at, max(r.now, r.looked+calm))
 		}
 		for i := range r.serving {
 			m := &r.serving[i]

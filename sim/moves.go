@@ -244,6 +244,7 @@ func (r *engine) drained(m *move) {
 		r.begin(m.job, m.slots)
 		r.end(m, nil)
 	case arbiter.Vacate:
+		m.slots[0].asleep = 0
 		r.end(m, nil)
 	}
 }
@@ -275,7 +276,8 @@ func (r *engine) reclaim(m *move) string {
 	return ""
 }
 
-// vacate empties a slice: of a job, or of what serves there, which goes to sleep.
+// vacate empties a slice: of a job, or else of what serves or sleeps there. A
+// sleeper beneath a job stays.
 func (r *engine) vacate(m *move) string {
 	if why := r.take(m); why != "" {
 		return why
@@ -296,6 +298,8 @@ func (r *engine) vacate(m *move) string {
 		r.mark(m)
 		r.drain(m)
 	default:
+		s.asleep = 0
+		r.refresh(s)
 		r.end(m, nil)
 	}
 	return ""

@@ -243,31 +243,37 @@ func TestGangLeavesTogether(t *testing.T) {
 	}
 }
 
-// A reshape ends what sleeps on the GPU: to serve there again is a start from cold.
+// A job that is told to leave leaves the sleeper beneath it; told again, the slice
+// is emptied of that too. A reshape ends what sleeps on the GPU: to serve there
+// again is a start from cold.
 func TestReshapeEndsSleepers(t *testing.T) {
 	small, _ := gpu.Lookup("A100-80GB")
 	whole, _ := small.Profile("7g.80gb")
 	one, _ := small.Profile("1g.10gb")
 	at := map[time.Duration][]arbiter.Move{}
 	for _, id := range []string{"g0/s0", "g0/s1", "g0/s2", "g0/s3", "g0/s4", "g0/s5", "g0/s6"} {
-		at[10*sec] = append(at[10*sec], do(arbiter.Vacate, id, "m", ""))
+		at[10*sec] = append(at[10*sec], do(arbiter.Lend, id, "m", "backlog"))
+		at[15*sec] = append(at[15*sec], do(arbiter.Vacate, id, "", ""))
 	}
+	at[17*sec] = []arbiter.Move{do(arbiter.Vacate, "g0/s6", "", "")}
 	at[20*sec] = []arbiter.Move{{Action: arbiter.Reshape, GPU: 0, Layout: whole.Placements()}}
 	at[30*sec] = []arbiter.Move{{Action: arbiter.Reshape, GPU: 0, Layout: one.Placements()[:7]}}
 	at[40*sec] = []arbiter.Move{do(arbiter.Wake, "g0/s0", "m", ""), do(arbiter.Start, "g0/s1", "m", "")}
 	p := plan(at)
-	r := run(t, tiny(), p, Options{Name: "script"})
-	for at, want := range map[time.Duration]string{11 * sec: "zzzzzzz-------", 21 * sec: "hhhhhhh-------", 23 * sec: "--------", 31 * sec: "h-------",
+	w := tiny()
+	w.Backlog = backlog()
+	r := run(t, w, p, Options{Name: "script"})
+	for at, want := range map[time.Duration]string{11 * sec: "sssssss-------", 16 * sec: "zzzzzzz-------", 18 * sec: "zzzzzz--------", 21 * sec: "hhhhhhh-------", 23 * sec: "--------", 31 * sec: "h-------",
 		33 * sec: "--------------", 41 * sec: "-l------------", 86 * sec: "-R------------"} {
 		if got := p.seen[at]; got != want {
 			t.Errorf("at %v the slices are %s, want %s", at, got, want)
 		}
 	}
-	wake := p.got[9]
+	wake := p.got[slices.IndexFunc(p.got, func(o arbiter.Outcome) bool { return o.Move.Action == arbiter.Wake })]
 	if wake.Err == nil || !strings.Contains(wake.Err.Error(), "none of the model sleeps there") {
 		t.Errorf("a wake without a sleeper: %+v", wake)
 	}
-	// 7 s × 2 twice; nobody waits, so that sleepers are a reserve: 10 s × 7.
+	// 2 s × 7, twice.
 	if r.Ledger[arbiter.ReshapeTime] != 28 || r.Ledger[arbiter.LoadWake] != 45 {
 		t.Errorf("reshape %v, load %v", r.Ledger[arbiter.ReshapeTime], r.Ledger[arbiter.LoadWake])
 	}
