@@ -134,7 +134,7 @@ func TestCost(t *testing.T) {
 		{"nobody is preempted", rules{cold: true, files: true}, []int{3, 4, 6}},
 		{"cold", rules{cold: true, preempt: true}, []int{3, 4, 6, 2, 0, 1}},
 	} {
-		y := &yard{rules: &c.rules, v: v, now: now, jobs: jobs, fleets: []fleet{{name: "chat", static: 6}}, taken: make([]bool, len(v.Slices))}
+		y := &yard{rules: &c.rules, v: v, now: now, jobs: jobs, fleets: []fleet{{name: "chat", static: 6}}, taken: make([]bool, len(v.Slices)), mine: make([]bool, len(v.Slices))}
 		var got []int
 		for y.grow(0) {
 			for i, taken := range y.taken {
@@ -176,7 +176,7 @@ func TestClear(t *testing.T) {
 		{4, []string{"s1", "s0"}}, // both
 		{9, []string{"s1", "s0"}}, // there are no more
 	} {
-		y := &yard{rules: &rules{lines: true}, v: v, jobs: jobs, taken: make([]bool, len(v.Slices)),
+		y := &yard{rules: &rules{lines: true}, v: v, jobs: jobs, taken: make([]bool, len(v.Slices)), mine: make([]bool, len(v.Slices)),
 			fleets: []fleet{{name: "chat", static: 4, ready: []int{3}, want: 1, soon: c.soon}}}
 		y.serve()
 		var got []string

@@ -17,6 +17,7 @@ type yard struct {
 
 	fleets []fleet
 	taken  []bool // by slice: it moves, is broken, or was ordered about in this look
+	mine   []bool // ordered about in this look; what moves for a job is the queue's to know
 	slow   []bool // by slice: work that is slow to return it may have it
 	orders []arbiter.Order
 }
@@ -53,6 +54,7 @@ func (y *yard) begin(r *rules, o arbiter.Observation, v *sim.View) {
 		f.soon = 0
 	}
 	y.taken = append(y.taken[:0], make([]bool, len(v.Slices))...)
+	y.mine = append(y.mine[:0], y.taken...)
 	for i := range v.Slices {
 		s := &v.Slices[i]
 		y.taken[i] = s.Moving || s.Phase != arbiter.Free && s.Phase != arbiter.Asleep && s.Phase != arbiter.Ready && s.Job == ""
@@ -96,11 +98,11 @@ func (y *yard) order(i int, m arbiter.Move) {
 	s := &y.v.Slices[i]
 	m.Slice = s.ID
 	y.orders = append(y.orders, arbiter.Order{Move: m})
-	y.taken[i] = true
+	y.taken[i], y.mine[i] = true, true
 	j := y.job(s.Job)
 	for k := range y.v.Slices {
 		if j != nil && !backlog(j) && y.v.Slices[k].Job == j.ID {
-			y.taken[k] = true
+			y.taken[k], y.mine[k] = true, true
 		}
 	}
 }
@@ -196,7 +198,7 @@ func (y *yard) growWhole(model int) bool {
 		case s.Job == "":
 			y.orders = append(y.orders, arbiter.Order{Move: arbiter.Move{Action: arbiter.Reshape, GPU: s.GPU, Layout: y.v.Layout(false),
 				Model: y.fleets[model].name, Reason: arbiter.NeedsMore}})
-			y.taken[i] = true
+			y.taken[i], y.mine[i] = true, true
 			return true
 		case victim < 0 || s.Since.After(y.v.Slices[victim].Since):
 			victim = i
@@ -280,7 +282,7 @@ func (y *yard) mark() {
 // GPUs, on which no sleeper survives: it keeps to the job share where there are any.
 func (y *yard) may(i int, c sim.Class) bool {
 	switch {
-	case y.taken[i]:
+	case y.mine[i]:
 		return false
 	case c == sim.Gang:
 		return y.cold || y.share(i) < 0
