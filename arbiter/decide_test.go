@@ -269,6 +269,8 @@ func TestDecideVetoes(t *testing.T) {
 		{name: "headroom low", models: with(func(m *Model) { m.P99 = 701 * time.Millisecond }), slices: two, jobs: batch, holds: held(LowHeadroom)},
 		{name: "headroom at the mark", models: with(func(m *Model) { m.P99 = 700 * time.Millisecond }), slices: two, jobs: batch, want: lend},
 		{name: "no headroom under traffic", models: with(func(m *Model) { m.Samples = 19 }), slices: two, jobs: batch, holds: held(NoHeadroom)},
+		{name: "no headroom, but a law", models: with(func(m *Model) { m.Samples, m.Law = 19, Law{Quantile: 1} }), slices: two, jobs: batch, want: lend},
+		{name: "a law, and hardly any headroom", models: with(func(m *Model) { m.P99, m.Law = 901*time.Millisecond, Law{Quantile: 1} }), slices: two, jobs: batch, holds: held(LowHeadroom)},
 		{name: "no headroom, no traffic", models: with(func(m *Model) { m.Samples, m.InFlight = 0, 0 }), slices: two, jobs: batch, want: lend},
 		{name: "no headroom, arrivals nine seconds ago", models: with(func(m *Model) { m.Samples, m.InFlight, m.Work = 0, 0, append([]float64{0.1}, steady(9, 0)...) }), slices: two, jobs: batch, holds: held(NoHeadroom)},
 		{name: "no headroom, arrivals eleven seconds ago", models: with(func(m *Model) { m.Samples, m.InFlight, m.Work = 0, 0, append([]float64{0.1}, steady(10, 0)...) }), slices: two, jobs: batch, want: lend},

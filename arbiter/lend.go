@@ -172,17 +172,26 @@ func (l *lender) one(j *Job, t *tenant) bool {
 			}
 			return l.vacateFor(j, t, i)
 		}
-		return l.try(i, j, t, l.model(l.slices[i].Model))
+		_, ok := l.try(i, j, t, l.model(l.slices[i].Model))
+		return ok
 	}
-	if i := l.pickSurplus(j); i >= 0 {
-		return l.try(i, j, t, l.model(l.slices[i].Model))
+	for i := l.pickSurplus(j); i >= 0; i = l.pickSurplus(j) {
+		from := l.model(l.slices[i].Model)
+		why, ok := l.try(i, j, t, from)
+		if ok {
+			return true
+		}
+		if why == NotWorthIt { // for this job
+			break
+		}
+		l.gave[from.Name] = from.Have // not this model in this plan; another perhaps
 	}
 	l.failed[f] = true
 	return false
 }
 
 // try lends slice i to the job unless something speaks against it.
-func (l *lender) try(i int, j *Job, t *tenant, from *serving) bool {
+func (l *lender) try(i int, j *Job, t *tenant, from *serving) (Reason, bool) {
 	serves := from
 	if l.slices[i].Phase != Ready {
 		serves = nil // nothing goes out: no wait to pay for it
@@ -190,7 +199,7 @@ func (l *lender) try(i int, j *Job, t *tenant, from *serving) bool {
 	if reason, ok := l.mayLend(j, from, serves, units(l.slices[i].Shape)); !ok {
 		l.hold(i, j, from, reason)
 		l.failed[failure{j.Needs, j.Priority, j.Light()}] = true
-		return false
+		return reason, false
 	}
 	if !j.Fast() {
 		l.slow += units(l.slices[i].Shape)
@@ -200,7 +209,7 @@ func (l *lender) try(i int, j *Job, t *tenant, from *serving) bool {
 	}
 	t.has += l.slices[i].Shape.Weight()
 	l.lendTo([]int{i}, j, from)
-	return true
+	return "", true
 }
 
 // vetoAll is what speaks against every new loan.
@@ -242,15 +251,20 @@ func (l *lender) mayLend(j *Job, from, serves *serving, u int) (Reason, bool) {
 		return l.veto, false
 	case serves == nil:
 		return "", true
+	}
+	if serves.Law.Learned() {
+		// A law that was replayed on the model's own past stands for the headroom that
+		// too few samples do not give: at night there are never enough.
+		if serves.Room != nil && *serves.Room < l.ReclaimBelow {
+			return LowHeadroom, false
+		}
+		return l.worth(j, serves)
+	}
+	switch {
 	case serves.Room != nil && *serves.Room < l.LendAbove:
 		return LowHeadroom, false
 	case serves.Room == nil && serves.Traffic():
 		return NoHeadroom, false
-	}
-	if serves.Law.Learned() {
-		return l.worth(j, serves)
-	}
-	switch {
 	case !serves.Reclaimed.IsZero() && l.Now.Sub(serves.Reclaimed) < l.AfterReclaim:
 		return NotLongYet, false
 	// Ski rental: with no forecast of the idle time, wait as long as going out
