@@ -208,6 +208,9 @@ func (j *Job) Waits() bool { return j.Have < j.MaxWidth }
 // Gang reports whether the job starts with several slices or not at all.
 func (j *Job) Gang() bool { return j.MinWidth > 1 && j.Have < j.MinWidth }
 
+// Broken reports whether the job is a gang that has lost a member, or never had all.
+func (j *Job) Broken() bool { return j.Gang() && j.Have > 0 }
+
 // Cost is what stopping the job now loses, in slice time: what is not saved, or
 // the time to save it within the grace; and what it takes to come back.
 func (j *Job) Cost() time.Duration {
@@ -256,6 +259,7 @@ const (
 	NotWorthIt  Reason = "not_worth_it" // going out and coming back would cost more than it brings
 	OverLimit   Reason = "limit"        // the model may lend, or the tenant borrow, no more
 	ForJob      Reason = "for_job"      // a job of higher priority, or a gang, claims it
+	LostMember  Reason = "lost_member"  // what is left of a gang cannot run
 	OtherShape  Reason = "shape"        // what waits needs other instances
 )
 

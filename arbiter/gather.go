@@ -58,6 +58,9 @@ func (d *decision) keepClaims() {
 
 // advance takes a claim one step on; false: it is met, or it cannot be.
 func (d *decision) advance(c *Claim, j *Job, mine []int) bool {
+	if j.Broken() {
+		return false
+	}
 	ready := len(mine) > 0
 	for _, i := range mine {
 		s := &d.slices[i]
@@ -67,7 +70,7 @@ func (d *decision) advance(c *Claim, j *Job, mine []int) bool {
 		case s.Moving:
 			ready = false
 		case s.Lent() || s.Phase == Asleep && len(c.GPUs) > 0:
-			d.vacate(i)
+			d.vacate(i, ForJob)
 			ready = false
 		}
 	}
@@ -159,10 +162,10 @@ func (d *decision) family(g int) string {
 	return ""
 }
 
-// vacate empties a slice for a claim.
-func (d *decision) vacate(i int) {
+// vacate empties a slice.
+func (d *decision) vacate(i int, why Reason) {
 	s := &d.slices[i]
-	m := Move{Action: Vacate, Job: s.Job, Model: s.Model, Reason: ForJob}
+	m := Move{Action: Vacate, Job: s.Job, Model: s.Model, Reason: why}
 	if s.Lent() {
 		m.Model = ""
 		m.Why.Cost, m.Why.For = d.job(s.Job).Cost(), d.Now.Sub(s.Since)
@@ -187,7 +190,7 @@ func (l *lender) vacateFor(j *Job, t *tenant, i int) bool {
 	l.enterClaim(Claim{Job: j.ID, Slices: []string{s.ID}, Since: l.Now, Until: l.Now.Add(gatherFor + old.leaving())}, i)
 	l.kept += units(s.Shape)
 	t.has += s.Shape.Weight()
-	l.vacate(i)
+	l.vacate(i, ForJob)
 	return true
 }
 

@@ -310,3 +310,30 @@ func TestLimits(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) { c.run(t) })
 	}
 }
+
+// TestGangStartsFromNothing: a gang of two that has lost a member leaves the other
+// slice before it gathers again, though an idle one would make it whole at once.
+// What already leaves is not asked twice.
+func TestGangStartsFromNothing(t *testing.T) {
+	for _, moving := range []bool{false, true} {
+		s := node(1, func(_, k int, sl *Slice) {
+			if k == 0 {
+				sl.Phase, sl.Job, sl.Moving = JobRuns, "g", moving
+			}
+		})
+		g := gang("g", 2)
+		g.Needs, g.Have = g1, 1
+		s.Jobs = []Job{g}
+		moves := testPolicy().Decide(s).Moves
+		if moving && len(moves) != 0 {
+			t.Errorf("%q while a slice leaves, want nothing", said(moves))
+		}
+		if !moving && (len(moves) != 1 || moves[0].Action != Vacate || moves[0].Slice != "g0/s0" || moves[0].Reason != LostMember) {
+			t.Errorf("%q, want g0/s0 emptied", said(moves))
+		}
+		s.Slices[0].Job, s.Slices[0].Phase, s.Slices[0].Moving, s.Jobs[0].Have = "", Free, false, 0
+		if moves = testPolicy().Decide(s).Moves; len(moves) != 1 || moves[0].Action != Lend || len(moves[0].Gang) != 1 {
+			t.Errorf("%q, want two slices lent in one move", said(moves))
+		}
+	}
+}

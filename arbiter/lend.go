@@ -54,6 +54,8 @@ func (d *decision) lendAll() {
 	var singles []queued
 	for x := q.next(); x.tenant != nil; x = q.next() {
 		switch {
+		case x.job.Broken():
+			l.disband(x.job)
 		case d.claims(x.job.ID):
 		case x.job.gathers():
 			l.gather(x.job, x.tenant)
@@ -70,6 +72,17 @@ func (d *decision) lendAll() {
 		}
 	}
 	l.recut()
+}
+
+// disband empties what a gang still holds that has lost a member. It cannot run on
+// that, and is not made whole either: by the time the missing member came, another
+// could be on its way out. So a gang always starts from nothing.
+func (d *decision) disband(j *Job) {
+	for i := range d.slices {
+		if s := &d.slices[i]; s.Job == j.ID && !s.Moving && s.Phase != Unhealthy && !d.closed(s) {
+			d.vacate(i, LostMember)
+		}
+	}
 }
 
 // survey sorts what there is to lend.

@@ -30,9 +30,9 @@ func (r Record) String() string {
 	case r.Outcome == "done" && m.Action == Lend:
 		fmt.Fprintf(&b, "%s now runs %s; the move took %v", m.Slice, m.Job, round(r.Took))
 	case r.Outcome == "done" && m.Action == Vacate:
-		fmt.Fprintf(&b, "%s is empty for %s after %v", m.Slice, m.claimant(), round(r.Took))
+		fmt.Fprintf(&b, "%s left %s after %v", m.party(), m.Slice, round(r.Took))
 	case r.Outcome == "done" && m.Action == Reshape:
-		fmt.Fprintf(&b, "GPU %d has its new instances for %s after %v", m.GPU, m.claimant(), round(r.Took))
+		fmt.Fprintf(&b, "GPU %d has its new instances for %s after %v", m.GPU, m.party(), round(r.Took))
 	case r.Outcome == "done":
 		fmt.Fprintf(&b, "%s ready for %s after %v", m.Slice, m.Model, round(r.Took))
 		if m.Action == Reclaim {
@@ -74,9 +74,9 @@ func (m Move) say(b *strings.Builder, w Numbers) {
 		}
 		fmt.Fprintf(b, "%s, bound %v", lent, round(m.Bound))
 	case Vacate:
-		fmt.Fprintf(b, "empty %s for %s (%s): stopping what is there costs %v", m.Slice, m.claimant(), m.Reason, round(w.Cost))
+		fmt.Fprintf(b, "empty %s of %s (%s): stopping it costs %v", m.Slice, m.party(), m.Reason, round(w.Cost))
 	case Reshape:
-		fmt.Fprintf(b, "reshape GPU %d for %s (%s) to", m.GPU, m.claimant(), m.Reason)
+		fmt.Fprintf(b, "reshape GPU %d for %s (%s) to", m.GPU, m.party(), m.Reason)
 		for _, p := range m.Layout {
 			fmt.Fprintf(b, " %s@%d", p.Profile, p.Start)
 		}
@@ -105,8 +105,8 @@ func (w Numbers) within() string {
 	return fmt.Sprintf("within %v at the %g %% rise", round(w.Within), 100*w.Quantile)
 }
 
-// claimant is for whom a slice or GPU is made ready: a job, or a model.
-func (m Move) claimant() string {
+// party is for whom a GPU is made ready, or who has to leave a slice: a job, or a model.
+func (m Move) party() string {
 	if m.Job != "" {
 		return m.Job
 	}
