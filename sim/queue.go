@@ -35,6 +35,8 @@ type floor struct {
 	gpus    []gpuState
 	idle    [classes]int // small slices by who may take them, not taken
 	soft    [classes]int // of the backlog's
+	// vacating is how many slices somebody is being moved off, for any job.
+	vacating int
 }
 
 // Class is what a policy may tell jobs apart by when it gives slices away.
@@ -78,7 +80,7 @@ func (q *Queue) Orders(o arbiter.Observation, v *View, may func(slice int, c Cla
 // look takes stock.
 func (q *Queue) look(o arbiter.Observation, v *View, may func(int, Class) bool) {
 	f := &q.floor
-	f.v, f.backlog = v, ""
+	f.v, f.backlog, f.vacating = v, "", 0
 	for id := range q.reserved {
 		if !slices.ContainsFunc(o.Jobs, func(j arbiter.Job) bool { return j.ID == id && !j.Queued.IsZero() }) {
 			delete(q.reserved, id)
@@ -107,6 +109,9 @@ func (q *Queue) look(o arbiter.Observation, v *View, may func(int, Class) bool) 
 			g.first = i
 		}
 		g.n++
+		if s.Moving && s.To != "" {
+			f.vacating++
+		}
 		for k := range classes {
 			f.ok[k][i] = v.GPUs[s.GPU].Health.OK && may(i, k)
 			f.count(i, k, +1)
@@ -163,8 +168,8 @@ func (q *Queue) small(o arbiter.Observation, j *arbiter.Job) {
 	f, k, want := &q.floor, class(j), j.MaxWidth
 	late := j.MinWidth > 1 && o.Now.Sub(j.Queued) > patience
 	coming := 0
-	if f.idle[k] < want && f.idle[k]+f.soft[k] < want && !late {
-		return // not even with what is coming: that has been counted on before
+	if f.idle[k]+f.soft[k]+f.vacating < want && !late {
+		return // not even if all that is being vacated were for it
 	}
 	for i := range f.v.Slices {
 		if comes(&f.v.Slices[i], j.ID) {

@@ -153,3 +153,18 @@ func (p *rowsOn) Look(o arbiter.Observation, v *View) []arbiter.Order {
 	v.Tune(arbiter.Setting{Model: "m", Rows: true})
 	return p.Static.Look(o, v)
 }
+
+// Job four meets two idle slices and two of the backlog, which leaves them within
+// 0.5 s. A job that comes meanwhile waits behind it: what four has is kept for it.
+func TestQueueKeepsWhileMoreComes(t *testing.T) {
+	three, four := train("three", 0, 400*sec, 20*sec), train("four", 100*sec, 100*sec, 20*sec)
+	three.Slices, four.Slices = 3, 4
+	two := embed("two", 0, 90*sec) // until 100
+	two.Slices = 2
+	w := tiny(three, two, four, embed("behind", 100200*time.Millisecond, 10*sec))
+	w.Backlog = backlog()
+	r := run(t, w, &Static{}, Options{Name: "static"})
+	if j := r.Jobs.List[2]; j.StartS != 100.5 {
+		t.Errorf("four starts at %v s, want 100.5", j.StartS)
+	}
+}
