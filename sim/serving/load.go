@@ -8,9 +8,11 @@ import (
 )
 
 const (
-	// buckets is how many seconds of arrivals are remembered, the present one
-	// included.
+	// buckets seconds of arrivals are remembered, by tenths of a second: as the batcher's
+	// signals do, the newest second is the one until now, so that a burst shows at
+	// once and whole, whenever it is looked at.
 	buckets = 60
+	tenths  = 10 // of a second
 	// window is how far back latencies are judged, as the batcher does; samples is
 	// how many are kept at most.
 	window  = 10 * time.Second
@@ -25,8 +27,8 @@ const (
 
 // load is what the arbiter is told of.
 type load struct {
-	work    [buckets]float64
-	second  int64 // the bucket of now
+	work    [buckets * tenths]float64
+	tick    int64 // the tenth of now
 	waiting int
 	running int
 	times   [samples]sample // a ring
@@ -53,16 +55,16 @@ type Load struct {
 }
 
 func (l *load) advance(now time.Duration) {
-	second := int64(now / time.Second)
-	for n := min(second-l.second, buckets); n > 0; n-- {
-		l.work[(second-n+1)%buckets] = 0
+	tick := int64(now / (time.Second / tenths))
+	for n := min(tick-l.tick, buckets*tenths); n > 0; n-- {
+		l.work[(tick-n+1)%(buckets*tenths)] = 0
 	}
-	l.second = max(l.second, second)
+	l.tick = max(l.tick, tick)
 }
 
 func (l *load) arrived(now time.Duration, work float64) {
 	l.advance(now)
-	l.work[l.second%buckets] += work
+	l.work[l.tick%(buckets*tenths)] += work
 }
 
 // firstToken notes the latency of q's.
@@ -80,8 +82,15 @@ func (s *Server) Load(now time.Duration) Load {
 	s.Step(now)
 	l := &s.load
 	l.advance(now)
+	at := (l.tick + 1) % (buckets * tenths) // the oldest
 	for i := range l.ordered {
-		l.ordered[i] = l.work[(l.second+1+int64(i))%buckets]
+		l.ordered[i] = 0
+		for range tenths {
+			l.ordered[i] += l.work[at]
+			if at++; at == buckets*tenths {
+				at = 0
+			}
+		}
 	}
 	l.scratch = l.scratch[:0]
 	for i := l.next - 1; i >= max(0, l.next-samples) && now-l.times[i%samples].at <= window; i-- {

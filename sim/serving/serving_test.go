@@ -182,20 +182,22 @@ func TestLoad(t *testing.T) {
 	for i := range 4 {
 		s.Arrive(time.Duration(i)*500*ms, i, 100, 1)
 	}
-	l := s.Load(2500 * ms) // 0.1 s of prefill each; second 2 is the present one
-	if n := len(l.Work); math.Abs(l.Work[n-3]-0.2) > 1e-9 || math.Abs(l.Work[n-2]-0.2) > 1e-9 || l.Work[n-1] != 0 {
-		t.Errorf("work of the last three seconds is %v, want 0.2 0.2 0", l.Work[n-3:])
+	// Four of 0.1 s of prefill, at 0, 0.5, 1 and 1.5 s. The seconds are those until
+	// now: whenever it is looked at within the second after it, a burst is in the last.
+	l := s.Load(2400 * ms)
+	if n := len(l.Work); math.Abs(l.Work[n-3]-0.1) > 1e-9 || math.Abs(l.Work[n-2]-0.2) > 1e-9 || math.Abs(l.Work[n-1]-0.1) > 1e-9 {
+		t.Errorf("work of the last three seconds is %v, want 0.1 0.2 0.1", l.Work[n-3:])
 	}
 	// each first token after 100 ms, of the 2 s that its 100 prompt tokens allow: as
 	// 50 ms of one second
 	if l.Samples != 4 || (l.P99-50*ms).Abs() > near || l.Waiting+l.Running != 0 {
 		t.Errorf("%d samples, p99 %v, %d waiting, %d running; want 4, 50ms, 0, 0", l.Samples, l.P99, l.Waiting, l.Running)
 	}
-	if l = s.Load(60 * time.Second); l.Samples != 0 || math.Abs(l.Work[0]-0.2) > 1e-9 || slices.Max(l.Work[1:]) != 0 {
-		t.Errorf("after 60 s: %d samples, work %v; want 0, and 0.2 of second 1 first", l.Samples, l.Work)
+	if l = s.Load(60900 * ms); l.Samples != 0 || math.Abs(l.Work[0]-0.2) > 1e-9 || slices.Max(l.Work[1:]) != 0 {
+		t.Errorf("after 60.9 s: %d samples, work %v; want 0, and first 0.2 of 1 and 1.5 s", l.Samples, l.Work)
 	}
-	if l = s.Load(61 * time.Second); slices.Max(l.Work) != 0 {
-		t.Errorf("after 61 s: work %v, want none", l.Work)
+	if l = s.Load(61500 * ms); slices.Max(l.Work) != 0 {
+		t.Errorf("after 61.5 s: work %v, want none", l.Work)
 	}
 }
 
