@@ -146,9 +146,6 @@ func (c *Core) SetPolicy(p Policy) error {
 	return nil
 }
 
-// Due reports whether the guard period is over.
-func (c *Core) Due(now time.Time) bool { return now.Add(c.skew).Sub(c.now) >= c.opt.Guard }
-
 // Look books the time since the last one, decides, and enters every move that is
 // to be made in the leases. The orders are valid until the next look.
 func (c *Core) Look(o Observation) []Order {

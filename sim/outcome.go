@@ -254,8 +254,9 @@ func classOf(j *scenario.Job, asleep bool) string {
 	return class
 }
 
-// boundOf is the sum of the budgets of a reclaim's rungs. It is fixed by the
-// scenario, before the run, and the same for all policies.
+// boundOf is the sum of the budgets of a reclaim's rungs, fixed by the scenario
+// before the run. It holds for whoever promises none of its own: ours names one
+// with each loan, which is what it is then held to.
 func (r *engine) boundOf(j *scenario.Job, model int, asleep bool) time.Duration {
 	return Bound(j, r.serving[model].traffic.Model.Start, asleep)
 }

@@ -67,19 +67,6 @@ func (v *View) Busy(model int) float64 {
 	return float64(l.Running+l.Waiting) / float64(max(1, m.ready)*max(1, m.traffic.Model.Service.Slots))
 }
 
-// GPUBusy is the share of a model's ready replicas that run anything: what a
-// gauge of GPU use shows.
-func (v *View) GPUBusy(model int) float64 {
-	m := &v.run.serving[model]
-	busy := 0
-	for _, s := range v.run.slots {
-		if s.phase == arbiter.Ready && s.model == model && !m.server.Idle(s.number()) {
-			busy++
-		}
-	}
-	return float64(busy) / float64(max(1, m.ready))
-}
-
 // Need is the model's requirement for each second of the whole run, the future
 // included: for clairvoyant policies only.
 func (v *View) Need(model int) []float64 { return v.run.need(model) }

@@ -207,8 +207,17 @@ type Incident struct {
 	Fault bool    `json:"fault,omitempty"` // an injected one stood behind it
 }
 
+// Reclaimed sums the reclaims over their classes.
+func (r *Result) Reclaimed() (kept, broken, faulted int) {
+	for _, c := range r.Reclaims {
+		kept, broken, faulted = kept+c.Kept, broken+c.Broken, faulted+c.Faulted
+	}
+	return kept, broken, faulted
+}
+
 // Cause is misses caused by lending: this run against a static one of the same
-// world, whose full share was always ready.
+// world, whose full share was always ready, but for what the world's own faults
+// took from it.
 type Cause struct {
 	Model    string  `json:"model"` // "" = all
 	Requests int     `json:"requests"`

@@ -18,15 +18,15 @@ func (*Static) Every() time.Duration { return 10 * time.Second }
 
 // Look starts what a failed GPU has taken away, and lets jobs have the job share.
 func (p *Static) Look(o arbiter.Observation, v *View) []arbiter.Order {
-	p.orders = Restore(p.orders[:0], v)
+	p.orders = restore(p.orders[:0], v)
 	return append(p.orders, p.queue.Orders(o, v, func(i int, _ Class) bool { return v.Share[Unit(v.Slices[i])] < 0 })...)
 }
 
 // Settle has nothing to learn.
 func (*Static) Settle(time.Time, arbiter.Outcome) {}
 
-// Restore orders the replicas of the static split that are missing.
-func Restore(orders []arbiter.Order, v *View) []arbiter.Order {
+// restore orders the replicas of the static split that are missing.
+func restore(orders []arbiter.Order, v *View) []arbiter.Order {
 	for i := range v.Slices {
 		s := &v.Slices[i]
 		m := v.Share[Unit(*s)]

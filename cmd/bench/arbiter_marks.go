@@ -217,9 +217,8 @@ func (b *bout) jobs(r *result, w wanted) {
 func (b *bout) reclaims(r *result) {
 	kept, broken, faulted, told := 0, 0, 0, 0
 	for _, p := range duels(b.found, oursArm) {
-		for _, c := range p.run.Reclaims {
-			kept, broken, faulted = kept+c.Kept, broken+c.Broken, faulted+c.Faulted
-		}
+		k, b, f := p.run.Reclaimed()
+		kept, broken, faulted = kept+k, broken+b, faulted+f
 		told += incidents(&p.run.Result)
 	}
 	at := b.short() + ": reclaims "

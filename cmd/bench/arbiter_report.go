@@ -61,9 +61,8 @@ func (b *bout) line(r *result, s *lending.Study, policy, with string) {
 	hours := 0.0
 	for _, p := range ps {
 		hours += p.run.HorizonS / 3600
-		for _, c := range p.run.Reclaims {
-			kept, broken, faulted = kept+c.Kept, broken+c.Broken, faulted+c.Faulted
-		}
+		k, b, f := p.run.Reclaimed()
+		kept, broken, faulted = kept+k, broken+b, faulted+f
 	}
 	within := "–"
 	if kept+broken > 0 {

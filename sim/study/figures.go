@@ -123,11 +123,11 @@ var figures = []Figure{
 		return float64(w.run.Jobs.Preemptions), w.run.Jobs.Submitted > 0
 	}},
 	{"reclaims", Count, 0, "slices taken back from jobs for serving", false, func(w world) (float64, bool) {
-		kept, broken, faulted := reclaims(&w.run.Result)
+		kept, broken, faulted := w.run.Reclaimed()
 		return float64(kept + broken + faulted), w.run.judged()
 	}},
 	{"reclaims_kept", Share, +1, "reclaims that were ready within their bound, fixed before the run, over those that no injected fault hit", false, func(w world) (float64, bool) {
-		kept, broken, _ := reclaims(&w.run.Result)
+		kept, broken, _ := w.run.Reclaimed()
 		return ratio(float64(kept), float64(kept+broken))
 	}},
 	{"ready", Slices, 0, "replicas that were ready to serve, mean over the time, all models", false, func(w world) (float64, bool) {
@@ -170,12 +170,4 @@ func all(r *Run) sim.Cause {
 		return sim.Cause{}
 	}
 	return r.Caused[len(r.Caused)-1]
-}
-
-// reclaims sums over the classes.
-func reclaims(r *sim.Result) (kept, broken, faulted int) {
-	for _, c := range r.Reclaims {
-		kept, broken, faulted = kept+c.Kept, broken+c.Broken, faulted+c.Faulted
-	}
-	return kept, broken, faulted
 }

@@ -14,6 +14,7 @@ import (
 
 	"aloft/loadgen"
 	"aloft/sim"
+	"aloft/sim/rivals"
 )
 
 // Schema names the format of a Study as JSON. It changes when a key changes its
@@ -68,7 +69,7 @@ type Run struct {
 }
 
 // Static is the policy that all others are held against.
-const Static = "static"
+const Static = rivals.Static
 
 // Find is the run of a policy in a world; nil if there is none.
 func (s *Study) Find(variant, policy string, seed uint64) *Run {

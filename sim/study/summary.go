@@ -7,6 +7,7 @@ import (
 	"aloft/loadgen"
 	"aloft/loadgen/binomial"
 	"aloft/sim"
+	"aloft/sim/rivals"
 )
 
 // Stat is a figure over seeds.
@@ -80,7 +81,7 @@ func (s *Study) runs(variant, policy string) []*Run {
 }
 
 func (s *Study) world(r *Run) world {
-	return world{r, s.Find(r.Variant, Static, r.Seed), s.Find(r.Variant, "pilot", r.Seed)}
+	return world{r, s.Find(r.Variant, Static, r.Seed), s.Find(r.Variant, rivals.Pilot, r.Seed)}
 }
 
 func (s *Study) summary(variant, policy string) (Summary, bool) {
@@ -95,7 +96,7 @@ func (s *Study) summary(variant, policy string) (Summary, bool) {
 		}
 	}
 	for _, r := range runs {
-		kept, broken, faulted := reclaims(&r.Result)
+		kept, broken, faulted := r.Reclaimed()
 		out.Kept, out.Broken, out.Faulted = out.Kept+kept, out.Broken+broken, out.Faulted+faulted
 		out.Checks += r.Checks
 		if w := worst(r); r.judged() && w.Attainment < out.Worst.Attainment {
