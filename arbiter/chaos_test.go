@@ -39,6 +39,7 @@ type puppet struct {
 	blindUntil, storeUntil time.Time
 	skew                   time.Duration // of the clock that the core is shown
 	restarts, incidents    int
+	wearied                int // moves against a job that was stopped too often
 	did                    map[Action]int
 }
 
@@ -85,6 +86,7 @@ func newPuppet(t *testing.T, seed uint64) *puppet {
 	p.opt.Geometry = 10 * time.Second
 	p.opt.Policy.Spare, p.opt.Policy.Hold = p.rng.IntN(2), time.Duration(p.rng.IntN(10))*time.Second
 	p.opt.RiseQuantile = 0.9
+	p.opt.Policy.MaxPreempts = int(seed % 3) // 0 = 4
 	p.opt.OnRecord = p.record
 	p.restart(nil)
 	return p
@@ -141,7 +143,10 @@ func (p *puppet) record(r Record) {
 		if m.Bound <= 0 || lentAfter(s, p.core.plan) > s.Cap {
 			p.bad("I4: %v, bound %v, %d lent of at most %d", m, m.Bound, lentAfter(s, p.core.plan), s.Cap)
 		}
+	case r.Outcome == "" && m.Action == Vacate && m.Reason == ForJob && m.Job != "":
+		p.gaveWay(m)
 	case r.Outcome == "" && m.Action == Reclaim:
+		p.spares(m)
 		if k, ok := p.core.byJob[m.Job]; ok && m.Bound < s.Jobs[k].Grace {
 			p.bad("I6: bound %v of %s is less than its grace %v", m.Bound, m.Job, s.Jobs[k].Grace)
 		}
@@ -149,6 +154,57 @@ func (p *puppet) record(r Record) {
 		f, _ := gpu.Lookup("A100-80GB")
 		if err := f.Legal(m.Layout); err != nil {
 			p.bad("I2: %v: %v", m, err)
+		}
+	}
+}
+
+// tired is a job of the last look that was stopped as often as it may be; nil = not.
+func (p *puppet) tired(id string) *Job {
+	k, ok := p.core.byJob[id]
+	if !ok || p.core.snapshot.Jobs[k].stopped(p.core.snapshot.Now) < p.opt.Policy.mostStops() {
+		return nil
+	}
+	return &p.core.snapshot.Jobs[k]
+}
+
+// gaveWay holds I9 between jobs: who was stopped too often, and is not light, goes
+// only for one that stands two priorities above it.
+func (p *puppet) gaveWay(m Move) {
+	v := p.tired(m.Job)
+	if v == nil || v.Light() {
+		return
+	}
+	p.wearied++
+	s := p.core.snapshot.Slices[p.core.at[m.Slice]]
+	for _, c := range p.core.plan.Claims {
+		k, ok := p.core.byJob[c.Job]
+		if !ok || !c.Since.Equal(p.core.snapshot.Now) || !slices.Contains(c.Slices, s.ID) && !slices.Contains(c.GPUs, s.GPU) {
+			continue
+		}
+		if j := &p.core.snapshot.Jobs[k]; j.Priority <= v.Priority+1 {
+			p.bad("I9: %s (priority %d, stopped %d times) gives way to %s (%d)", v.ID, v.Priority, len(v.Preempted), j.ID, j.Priority)
+		}
+	}
+}
+
+// spares holds I9 against serving: who was stopped too often goes only where no
+// other job of its kind, no dearer by rank and as quick to leave, is to be had.
+func (p *puppet) spares(m Move) {
+	v := p.tired(m.Job)
+	if v == nil {
+		return
+	}
+	p.wearied++
+	all := p.core.snapshot
+	from := all.Slices[p.core.at[m.Slice]]
+	for _, s := range all.Slices {
+		k, ok := p.core.byJob[s.Job]
+		taken := slices.ContainsFunc(p.core.plan.Moves, func(o Move) bool { return o.Slice == s.ID || slices.Contains(o.Gang, s.ID) })
+		if !ok || s.Moving || taken || s.Phase == Unhealthy || s.Shape != from.Shape || s.Model != from.Model {
+			continue
+		}
+		if o := &all.Jobs[k]; p.tired(o.ID) == nil && o.Priority <= v.Priority && o.Light() == v.Light() && o.leaving() <= v.leaving() {
+			p.bad("I9: %v stops %s for the %dth time, %s on %s was not stopped", m, v.ID, len(v.Preempted)+1, o.ID, s.ID)
 		}
 	}
 }
@@ -612,15 +668,16 @@ func TestScenarios(t *testing.T) {
 	if *seedFlag >= 0 {
 		first, count = *seedFlag, 1
 	}
-	did, restarts, incidents, expired := map[Action]int{}, 0, 0, 0
+	did, restarts, incidents, expired, wearied := map[Action]int{}, 0, 0, 0, 0
 	for seed := first; seed < first+count && !t.Failed(); seed++ {
 		p := scenario(t, uint64(seed))
 		for a, n := range p.did {
 			did[a] += n
 		}
+		wearied += p.wearied
 		restarts, incidents, expired = restarts+p.restarts, incidents+p.incidents, expired+p.core.stats.Expired
 	}
-	t.Logf("%d scenarios: %v, %d restarts, %d broken bounds, %d leases expired", count, did, restarts, incidents, expired)
+	t.Logf("%d scenarios: %v, %d restarts, %d broken bounds, %d leases expired, %d stops of who was stopped too often", count, did, restarts, incidents, expired, wearied)
 	if count < 200 || t.Failed() {
 		return
 	}
@@ -629,7 +686,7 @@ func TestScenarios(t *testing.T) {
 			t.Errorf("only %d of %s", did[a], a)
 		}
 	}
-	if restarts < count || incidents == 0 || expired == 0 {
+	if restarts < count || incidents == 0 || expired == 0 || wearied == 0 {
 		t.Errorf("%d restarts, %d broken bounds, %d leases expired: too little happened", restarts, incidents, expired)
 	}
 }

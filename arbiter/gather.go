@@ -265,7 +265,7 @@ func (l *lender) gatherSlices(j *Job, t *tenant, want int) {
 			for _, i := range list {
 				s := &l.slices[i]
 				if len(found) == want || s.Moving || taken[i] || l.claimed(i) || l.keptForGang(s, j) || l.oversize(s, j.Needs) ||
-					victims && (!s.Lent() || l.job(s.Job).Priority >= j.Priority) {
+					victims && (!s.Lent() || l.aged(l.Now, l.job(s.Job)) >= j.Priority) {
 					continue
 				}
 				taken[i] = true
@@ -436,7 +436,7 @@ func (x *site) add(l *lender, s *Slice, i int, j *Job) {
 		x.stays += unusable
 	case s.Lent():
 		v := l.job(s.Job)
-		if v.Priority > j.Priority || v.Priority == j.Priority && (!v.Light() || v.stopped(l.Now) >= l.mostStops()) {
+		if p := l.aged(l.Now, v); p > j.Priority || p == j.Priority && (!v.Light() || v.stopped(l.Now) >= l.mostStops()) {
 			rest := v.Rest
 			if rest == 0 {
 				rest = unknownRest

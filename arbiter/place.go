@@ -163,6 +163,22 @@ func (all Geometries) Fragmentation(gpus []GPU, taken []uint8) float64 {
 	return sum / float64(max(n, 1))
 }
 
+// Fragmentation is the share of the node that is free and of no use to what its
+// jobs and models ask for; sleepers give way, so they count as free.
+func (s *Snapshot) Fragmentation() float64 {
+	var wants []Want
+	for i := range s.Jobs {
+		wants = append(wants, Want{Shape: s.Jobs[i].Needs, Count: max(1, s.Jobs[i].MinWidth)})
+	}
+	for i := range s.Models {
+		wants = append(wants, Want{Shape: s.Models[i].Needs, Count: max(1, s.Models[i].Max)})
+	}
+	taken := Taken(s.GPUs, s.Slices, func(x Slice) bool {
+		return x.Moving || x.Lent() || x.Phase != Free && x.Phase != Asleep
+	})
+	return NewGeometries(s.GPUs, wants).Fragmentation(s.GPUs, taken)
+}
+
 // Taken is, for each GPU, the mask of the memory slices whose instances count.
 func Taken(gpus []GPU, all []Slice, counts func(Slice) bool) []uint8 {
 	taken, at := make([]uint8, len(gpus)), indexOf(gpus)

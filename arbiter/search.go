@@ -101,7 +101,7 @@ func (l *lender) gives(i int, j *Job, w way) bool {
 	if w.moves {
 		return v.Light() && v.Priority == j.Priority && v.stopped(l.Now) < l.mostStops()
 	}
-	return v.Priority < j.Priority
+	return l.aged(l.Now, v) < j.Priority
 }
 
 // first takes the first slice of a list off that is still to be had.

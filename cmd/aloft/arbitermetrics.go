@@ -82,7 +82,7 @@ func (s *server) meterLedger(m metric.Meter, a *arbiterMeter) error {
 			o.ObserveFloat64(spent, a.counted(account, x*v.Balance.Total), by)
 		}
 		o.ObserveFloat64(ratio, v.Balance.Aloft)
-		o.ObserveFloat64(frag, fragmentation(v.Snapshot))
+		o.ObserveFloat64(frag, v.Snapshot.Fragmentation())
 		for cause, x := range v.Balance.Queue {
 			o.ObserveFloat64(queued, x, label1("cause", string(cause)))
 		}

@@ -58,22 +58,6 @@ func gains(v arbiter.View) (gained, missed float64) {
 	return gained, each * float64(max(0, min(lendable, lent+wanted)-lent))
 }
 
-// fragmentation is the share of the GPUs that is free and of no use to what jobs
-// and models ask for.
-func fragmentation(s arbiter.Snapshot) float64 {
-	var wants []arbiter.Want
-	for _, j := range s.Jobs {
-		wants = append(wants, arbiter.Want{Shape: j.Needs, Count: max(1, j.MinWidth)})
-	}
-	for _, m := range s.Models {
-		wants = append(wants, arbiter.Want{Shape: m.Needs, Count: max(1, m.Max)})
-	}
-	taken := arbiter.Taken(s.GPUs, s.Slices, func(sl arbiter.Slice) bool {
-		return sl.Moving || sl.Lent() || sl.Phase != arbiter.Free && sl.Phase != arbiter.Asleep
-	})
-	return arbiter.NewGeometries(s.GPUs, wants).Fragmentation(s.GPUs, taken)
-}
-
 // clone copies the maps of an hour too.
 func (x hour) clone() hour {
 	x.SliceS, x.QueuedS, x.Moves, x.Reclaims = maps.Clone(x.SliceS), maps.Clone(x.QueuedS), maps.Clone(x.Moves), maps.Clone(x.Reclaims)

@@ -155,7 +155,7 @@ func (h *history) sample(now time.Time, v arbiter.View) {
 	gained, missed := gains(v)
 	x.Seconds += dt
 	x.GPUS += dt * float64(len(v.Snapshot.GPUs))
-	x.FragS += dt * fragmentation(v.Snapshot)
+	x.FragS += dt * v.Snapshot.Fragmentation()
 	x.LentS += dt * lent
 	x.GainedS += dt * gained
 	x.MissedS += dt * missed
