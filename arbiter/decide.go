@@ -37,6 +37,8 @@ type Policy struct {
 	// open: no move begins there.
 	ClosedSlices []string
 	ClosedGPUs   []int
+	// Frozen stops all lending, of free slices too: a maintenance window.
+	Frozen bool
 }
 
 // Risk is how sure a loan must be.

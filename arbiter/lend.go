@@ -200,7 +200,31 @@ func (l *lender) one(j *Job, t *tenant) bool {
 		l.gave[from.Name] = from.Have // not this model in this plan; another perhaps
 	}
 	l.failed[f] = true
+	l.explain(j)
 	return false
+}
+
+// explain notes why a job has found no slice to ask for: a replica that it would
+// fit is needed, or a maintenance window keeps it.
+func (l *lender) explain(j *Job) {
+	if l.Mode == ModeStatic || !l.Plan {
+		return
+	}
+	for i := range l.slices {
+		s := &l.slices[i]
+		if s.Phase != Ready || s.Moving || s.Lent() || !fits(s.Shape, j.Needs) || l.oversize(s, j.Needs) || l.closed(s) || l.pinned(s) || l.claimed(i) {
+			continue
+		}
+		switch c := l.model(s.Model); {
+		case c == nil:
+		case l.Frozen || c.Frozen:
+			l.hold(i, j, c, OverLimit)
+			return
+		case c.Have <= c.Fast:
+			l.hold(i, j, c, NeededSoon)
+			return
+		}
+	}
 }
 
 // try lends slice i to the job unless something speaks against it.
@@ -258,7 +282,7 @@ func (l *lender) mayLend(j *Job, from, serves *serving, u int) (Reason, bool) {
 		return NeededSoon, false
 	case l.loans >= l.Cap:
 		return CapReached, false
-	case from != nil && (from.Frozen || from.LendLimit > 0 && from.lent >= from.LendLimit):
+	case l.Frozen || from != nil && (from.Frozen || from.LendLimit > 0 && from.lent >= from.LendLimit):
 		return OverLimit, false
 	case l.veto != "":
 		return l.veto, false

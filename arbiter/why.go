@@ -115,7 +115,7 @@ func (m Move) party() string {
 
 func round(d time.Duration) time.Duration {
 	if d >= 10*time.Second {
-		return d.Round(time.Second)
+		return d.Round(100 * time.Millisecond) // a bound of 13.5 s is no 14 s
 	}
 	return d.Round(time.Millisecond)
 }

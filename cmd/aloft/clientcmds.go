@@ -328,6 +328,9 @@ const around = time.Minute
 // while is what is asked about; zero = without that end. A time of day that has
 // not come yet is yesterday's.
 func (c *whyCmd) while(now time.Time) (from, until time.Time, err error) {
+	if c.Since < 0 {
+		return from, until, fmt.Errorf("--since %v: want how long ago, for example 5m", c.Since)
+	}
 	if c.At == "" {
 		if c.Since > 0 {
 			from = now.Add(-c.Since)

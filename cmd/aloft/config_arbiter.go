@@ -220,9 +220,13 @@ func (c *Config) policy(now time.Time) arbiter.Policy {
 	for _, w := range c.openWindows(now) {
 		p.ClosedGPUs = append(p.ClosedGPUs, w.GPUs...)
 		p.ClosedSlices = append(p.ClosedSlices, w.Slices...)
+		p.Frozen = p.Frozen || w.namesNothing()
 	}
 	return p
 }
+
+// namesNothing says that the window stops all lending.
+func (w *WindowConfig) namesNothing() bool { return len(w.Models)+len(w.GPUs)+len(w.Slices) == 0 }
 
 // openWindows are those that are open at a moment.
 func (c *Config) openWindows(now time.Time) []WindowConfig {
@@ -240,8 +244,7 @@ func (c *Config) openWindows(now time.Time) []WindowConfig {
 func (m *ModelConfig) limits(open []WindowConfig) arbiter.Limits {
 	l := arbiter.Limits{Static: m.Static, LendLimit: m.LendLimit, Pinned: m.Pin}
 	for _, w := range open {
-		all := len(w.Models)+len(w.GPUs)+len(w.Slices) == 0
-		l.Frozen = l.Frozen || all || slices.Contains(w.Models, m.Name)
+		l.Frozen = l.Frozen || w.namesNothing() || slices.Contains(w.Models, m.Name)
 	}
 	return l
 }

@@ -115,6 +115,9 @@ arbiter:
 		if got := fmt.Sprint(p.ClosedGPUs, p.ClosedSlices); got != tc.closed {
 			t.Errorf("%s: closed %s, want %s", tc.at, got, tc.closed)
 		}
+		if want := tc.at > "2027-01-01T01"; p.Frozen != want {
+			t.Errorf("%s: all lending stopped: %v, want %v", tc.at, p.Frozen, want)
+		}
 		if p.Mode != arbiter.ModeObserve || p.Risk != arbiter.Strict || fmt.Sprint(p.Tenants) != "[{a 3 1.5} {b 1 0}]" {
 			t.Errorf("policy %+v", p)
 		}

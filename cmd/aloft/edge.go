@@ -317,7 +317,12 @@ func (s statusSource) Status() any {
 		out.Arbiter.Windows = append(out.Arbiter.Windows, w.title())
 	}
 	for _, n := range v.Plan.Needs {
-		out.Arbiter.Lent, out.Arbiter.Lendable = n.Lent, n.Lendable
+		out.Arbiter.Lendable = n.Lendable
+	}
+	for i := range v.Snapshot.Slices { // not the plan's: mode observe plans and does nothing
+		if v.Snapshot.Slices[i].Lent() {
+			out.Arbiter.Lent++
+		}
 	}
 	return out
 }

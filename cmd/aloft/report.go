@@ -206,6 +206,9 @@ type reportCmd struct {
 
 // Run implements kong's command.
 func (c *reportCmd) Run(ctx context.Context) error {
+	if c.Since <= 0 {
+		return fmt.Errorf("--since %v: want how long ago, more than 0, for example 24h", c.Since)
+	}
 	q := url.Values{"since": {time.Now().Add(-c.Since).Format(time.RFC3339Nano)}}
 	return c.show(ctx, http.MethodGet, "/aloft/v1/report?"+q.Encode(), func(b []byte) error {
 		var r Report

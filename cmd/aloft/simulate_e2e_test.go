@@ -83,6 +83,7 @@ func TestSimulateRefuses(t *testing.T) {
 	}{
 		{[]string{"small-8gpu-conv", "--policy", "ours,yours"}, `--policy: "yours" is no policy, want of static, ours`},
 		{[]string{"small-8gpu-conv", "--seed", "3-1"}, `--seed: "3-1" is no seed and no range`},
+		{[]string{"small-8gpu-conv", "--workers=-1"}, "-1 runs at once (workers), want 1 or more, or 0"},
 		{[]string{"small-8gpu-conv", "--seed", "one"}, `want such as 1,2,3 or 1-10`},
 		{[]string{"small-8gpu-conv", "--hours", "20-30"}, `want FROM-TO with 0 <= FROM < TO <= 24`},
 		{[]string{"small-8gpu-conv", "--hours", "0-0.1"}, `leaves nothing to judge: the first 300 s and the last 120 s`},

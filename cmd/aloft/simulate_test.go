@@ -85,7 +85,7 @@ models:
 	if err != nil || len(w.Traffic[0].Arrivals) != 600 {
 		t.Fatalf("%v: the world has not the 600 requests of the recording", err)
 	}
-	if text, missing, err = (&simulateRecording{Trace: record("e", "lm")}).text(config); err != nil || len(missing) != 2 || !strings.Contains(missing[0], "models.lm.service_time.alpha_ms") {
+	if text, missing, err = (&simulateRecording{Trace: record("e", "lm")}).text(config); err != nil || len(missing) != 2 || !strings.Contains(string(text), "# To be filled in: "+missing[1]+"\n") || !strings.Contains(missing[0], "models.lm.service_time.alpha_ms") {
 		t.Errorf("%v, missing %q in\n%s", err, missing, text)
 	}
 	if _, _, err = (&simulateRecording{Trace: record("other")}).text(config); err == nil || !strings.Contains(err.Error(), `no model of the configuration is in the recording, whose first request is for "other"`) {

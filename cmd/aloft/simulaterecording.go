@@ -51,7 +51,7 @@ func (c *simulateRecording) text(config string) (text []byte, missing []string, 
 			err = json.Unmarshal(said, &status)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("--status %s: %w", c.Status, err)
+			return nil, nil, fmt.Errorf("--status %s: want what aloft top --json says: %w", c.Status, err)
 		}
 	}
 	trace, err := filepath.Abs(c.Trace)
@@ -67,7 +67,11 @@ func (c *simulateRecording) text(config string) (text []byte, missing []string, 
 	}
 	s["name"] = "recording-" + strings.TrimSuffix(filepath.Base(trace), filepath.Ext(trace))
 	text, err = yaml.Marshal(s)
-	return text, missing, err
+	head := "# A recording as a scenario. Replica starts and the backlog are those of the standard scenarios.\n"
+	for _, m := range missing {
+		head += "# To be filled in: " + m + "\n"
+	}
+	return append([]byte(head), text...), missing, err
 }
 
 // recordedWorld is the scenario but for its name and where the arrivals are.

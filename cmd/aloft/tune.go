@@ -56,6 +56,11 @@ func (c *tuneCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Recording, err)
 	}
+	for name, rate := range c.Rate {
+		if rate <= 0 || !slices.ContainsFunc(conf.Models, func(m ModelConfig) bool { return m.Name == name }) {
+			return fmt.Errorf("--rate %s=%g: want a model of the configuration and more than 0 tokens a second", name, rate)
+		}
+	}
 	rates := c.Rate
 	if rates == nil {
 		rates = c.fitted(ctx)

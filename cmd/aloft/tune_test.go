@@ -37,6 +37,11 @@ func TestTune(t *testing.T) {
 	if err := yaml.UnmarshalWithOptions([]byte(text), &next, yaml.Strict()); err != nil || next.policy(time.Time{}).Validate() != nil || next.Arbiter.RiseQuantile <= 0 {
 		t.Errorf("the proposal is no configuration: %v\n%s", err, text)
 	}
+	for _, rates := range []map[string]float64{{"huge": 10}, {"m": -1}} {
+		if err := (&tuneCmd{Config: write(t, "aloft.yaml", goodModel), Recording: write(t, "r.jsonl", ""), Rate: rates}).Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "--rate ") {
+			t.Errorf("--rate %v: %v", rates, err)
+		}
+	}
 	if err := tune(&b, conf, rows[:200], map[string]float64{"m": 1000}); err == nil {
 		t.Error("a minute of recording is enough")
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -35,5 +36,11 @@ func TestWhyWhile(t *testing.T) {
 	}
 	if _, _, err := (&whyCmd{At: "noon"}).while(now); err == nil {
 		t.Error("--at noon is taken")
+	}
+	if _, _, err := (&whyCmd{Since: -time.Minute}).while(now); err == nil {
+		t.Error("--since -1m is taken")
+	}
+	if err := (&reportCmd{Since: -time.Hour}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "want how long ago") {
+		t.Errorf("a report of the coming hour: %v", err)
 	}
 }

@@ -109,7 +109,9 @@ func Read(r io.Reader, limit int) ([]Record, error) {
 		}
 		records = append(records, rec)
 	}
-	if err == nil && lines.Err() != nil {
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		err = fmt.Errorf("arrivals: a line is longer than %d bytes: this is no recording, which has one request a line", maxLine)
+	} else if err == nil && lines.Err() != nil {
 		err = fmt.Errorf("arrivals: read recording: %w", lines.Err())
 	}
 	sortByTime(records)

@@ -52,6 +52,9 @@ func TestReadSaysWhereAndKeepsTheRest(t *testing.T) {
 			t.Errorf("%s: kept %d records, want the 1 before the mistake", name, len(got))
 		}
 	}
+	if _, err := Read(strings.NewReader(strings.Repeat("x", maxLine+1)), 0); err == nil || !strings.Contains(err.Error(), "this is no recording") {
+		t.Errorf("a file of another kind: %v", err)
+	}
 	if _, err := Read(strings.NewReader(good+good), 1); err == nil || !strings.Contains(err.Error(), "more than 1 records") {
 		t.Errorf("limit: error %v", err)
 	}

@@ -52,6 +52,8 @@ func (o *Options) Validate() error {
 		return errors.New("sim/study: no seeds")
 	case o.Simulate == nil:
 		return errors.New("sim/study: Simulate is nil")
+	case o.Workers < 0:
+		return fmt.Errorf("%d runs at once (workers), want 1 or more, or 0 for one for each CPU", o.Workers)
 	}
 	for i, c := range o.Cases {
 		if slices.ContainsFunc(o.Cases[:i], func(d Case) bool { return d.Name == c.Name }) {
