@@ -237,6 +237,7 @@ const (
 	Vacate  Action = "vacate"  // empty a slice for a claim: stop the job or the replica that is on it
 	Reshape Action = "reshape" // give a GPU other instances; its free slices go, new ones come
 	Hold    Action = "hold"    // a slice that could be lent is not; recorded, moves nothing
+	Follow  Action = "follow"  // a model has a new law; recorded, moves nothing
 )
 
 // Reason says why; a closed list.
@@ -261,6 +262,7 @@ const (
 	ForJob      Reason = "for_job"      // a job of higher priority, or a gang, claims it
 	LostMember  Reason = "lost_member"  // what is left of a gang cannot run
 	OtherShape  Reason = "shape"        // what waits needs other instances
+	FromPast    Reason = "from_past"    // the law was learned from the model's history
 )
 
 // Move is one step of a plan.
@@ -293,6 +295,7 @@ type Numbers struct {
 	For      time.Duration `json:"for"`      // how long the state lasted, ns
 	Within   time.Duration `json:"within"`   // the fast horizon, ns
 	Quantile float64       `json:"quantile"` // of the rises that Fast covers; above 1: so many times the worst
+	Hold     time.Duration `json:"hold"`     // for how long Fast does not fall: the law's, ns; 0 = there is none
 }
 
 // Setting steers one model's batcher.

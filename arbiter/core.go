@@ -91,6 +91,7 @@ type lending struct {
 type memory struct {
 	rise               Rise
 	surplus, reclaimed time.Time
+	studied            studied
 }
 
 // Observation is what a look is made from. It is neither kept nor changed.
@@ -142,7 +143,10 @@ func (c *Core) SetPolicy(p Policy) error {
 	if err := p.Validate(); err != nil {
 		return err
 	}
-	c.opt.Policy = p
+	was := c.risk()
+	if c.opt.Policy = p; c.risk() != was {
+		c.unlearn()
+	}
 	return nil
 }
 
@@ -226,7 +230,7 @@ func (c *Core) learn(s *Snapshot) {
 	if second {
 		c.risen = s.Now
 	}
-	fast, slow := c.stats.horizons(c.opt.FastHorizon, c.opt.SlowHorizon)
+	h := c.horizons()
 	for i := range s.Models {
 		m := &s.Models[i]
 		mem := c.memory(m.Name)
@@ -235,11 +239,11 @@ func (c *Core) learn(s *Snapshot) {
 			if n := len(m.Work); n > 0 {
 				work = m.Work[n-1]
 			}
-			mem.rise.Add(s.Now, c.opt.Policy.level(*m), work, Horizons{fast, slow, c.opt.RiseQuantile})
+			mem.rise.Add(s.Now, c.opt.Policy.level(*m), work, h)
 		}
 		mem.rise.fill(&m.Learned, s.Now)
 		m.SurplusFrom, m.Reclaimed = mem.surplus, mem.reclaimed
-		if m.Within, m.Quantile = fast, c.opt.RiseQuantile; m.Law.Learned() {
+		if m.Within, m.Quantile = h.Fast, h.Quantile; m.Law.Learned() {
 			m.Quantile = m.Law.Quantile
 		}
 	}

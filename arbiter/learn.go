@@ -26,10 +26,10 @@ type LearnOptions struct {
 // Trial is what a law would have done in the past.
 type Trial struct {
 	Law
-	Lent   float64 // replicas lent on average, less what going out and back cost
-	Late   float64 // share of the work that came when too few were ready, and only because of the law
-	Static float64 // share that was late with the full share ready
-	Moves  float64 // loans an hour
+	Lent   float64 `json:"lent"`   // replicas lent on average, less what going out and back cost
+	Late   float64 `json:"late"`   // share of the work that came when too few were ready, and only because of the law
+	Static float64 `json:"static"` // share that was late with the full share ready
+	Moves  float64 `json:"moves"`  // loans an hour
 }
 
 // The candidates. Long holds with low quantiles cover traffic that comes in

@@ -7,7 +7,7 @@ import "math"
 // slice back. The slow line is how far work that must save first may borrow.
 func (d *decision) lines(m *Model) serving {
 	lv := d.level(*m)
-	c := serving{Model: m, Numbers: Numbers{Level: lv, Need: m.replicas(lv), Latency: m.P99, Within: m.Within, Quantile: m.Quantile}}
+	c := serving{Model: m, Numbers: Numbers{Level: lv, Need: m.replicas(lv), Latency: m.P99, Within: m.Within, Quantile: m.Quantile, Hold: m.Law.Hold}}
 	scale := m.Law.scale(lv)
 	c.Fast = max(c.Need, m.replicas(max(lv+m.RiseFast*scale, m.HeldFast)))
 	c.Slow = max(c.Fast, m.replicas(max(lv+m.RiseSlow*scale, m.HeldSlow)))

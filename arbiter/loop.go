@@ -56,10 +56,11 @@ type Options struct {
 	Inventory gpu.Inventory
 	Shaper    gpu.Shaper // nil = no reshapes are planned
 
-	MoveTimeout time.Duration // a move that takes longer is given up
-	Journal     io.Writer     // decisions as JSON lines; nil = none
-	Past        []Record      // what an earlier loop left in its journal, oldest first
-	OnRecord    func(Record)  // every decision and outcome; nil = nobody listens
+	MoveTimeout time.Duration     // a move that takes longer is given up
+	Journal     io.Writer         // decisions as JSON lines; nil = none
+	Past        []Record          // what an earlier loop left in its journal, oldest first
+	Memories    map[string]Memory // and what it knew of its models; see Arbiter.Memories
+	OnRecord    func(Record)      // every decision and outcome; nil = nobody listens
 }
 
 // Validate says which option is wrong.
@@ -89,6 +90,8 @@ type Arbiter struct {
 	loans   atomic.Pointer[loanList] // what the watch ends if the loop looks no more
 	ending  atomic.Int64             // loans that it is ending
 	moves   sync.WaitGroup
+	learned chan lesson // what came of the one that is under way
+	busy    bool        // one is; belongs to Run
 
 	mu   sync.Mutex // guards the core, since others look at it while the loop runs
 	core *Core
@@ -102,13 +105,17 @@ func New(o Options, log *slog.Logger) (*Arbiter, error) {
 	if o.Shaper == nil {
 		o.Core.Geometry = 0
 	}
-	a := &Arbiter{opt: o, log: log, outcome: make(chan Outcome), kick: make(chan struct{}, 1), urgent: make(chan struct{}, 1)}
+	a := &Arbiter{opt: o, log: log, outcome: make(chan Outcome), kick: make(chan struct{}, 1), urgent: make(chan struct{}, 1), learned: make(chan lesson, 1)}
 	o.Core.Log, o.Core.OnRecord = log, a.record
 	var err error
 	if a.core, err = NewCore(o.Core); err != nil {
 		return nil, err
 	}
 	a.core.Restore(o.Past)
+	for model, m := range o.Memories {
+		a.core.Remember(model, m)
+	}
+	a.opt.Memories = nil // they are large, and the core has its own
 	return a, nil
 }
 
@@ -143,6 +150,8 @@ func (a *Arbiter) Run(ctx context.Context) {
 			a.look(ctx)
 		case o := <-a.outcome:
 			a.settle(o)
+		case l := <-a.learned:
+			a.take(l)
 		case <-ctx.Done():
 			go func() { a.moves.Wait(); close(done) }()
 			for {
@@ -188,6 +197,7 @@ func (a *Arbiter) look(ctx context.Context) {
 		return
 	}
 	tasks, settings := a.decide(o)
+	a.learn()
 	for _, set := range settings {
 		a.opt.Serving.Tune(set)
 	}
@@ -276,6 +286,48 @@ func (a *Arbiter) carryOut(ctx context.Context, t task) (lost time.Duration, err
 		}
 	}
 	return lost, a.opt.Serving.Bring(ctx, m.Model, s.Slice)
+}
+
+// lesson is what came of one.
+type lesson struct {
+	Lesson
+	trial Trial
+	took  time.Duration
+}
+
+// learn begins the lesson that is due, one at a time: a processor is busy with it
+// for seconds. Run waits for it, as for the moves.
+func (a *Arbiter) learn() {
+	if a.busy {
+		return
+	}
+	a.mu.Lock()
+	l, ok := a.core.Lesson()
+	a.mu.Unlock()
+	if !ok {
+		return
+	}
+	a.busy = true
+	a.moves.Go(func() {
+		began := time.Now()
+		t := Learn(l.Past, l.Options)
+		a.learned <- lesson{l, t, time.Since(began)}
+	})
+}
+
+func (a *Arbiter) take(l lesson) {
+	a.busy = false
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.core.Take(l.Lesson, l.trial, l.took)
+	a.Kick() // there may be more to lend, or less
+}
+
+// Memories are what the next loop is to know of each model; see Options.
+func (a *Arbiter) Memories() map[string]Memory {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.core.Memories()
 }
 
 func (a *Arbiter) settle(o Outcome) {

@@ -11,11 +11,12 @@ import (
 // bind at night, that never falls below Floor, and falls at all only after it has
 // been lower for Hold. Learn finds it.
 type Law struct {
-	Quantile   float64       `json:"quantile"` // of the rises that it covers; above 1: more than the worst
-	Power      float64       `json:"power"`    // 0: bursts are as large at any level, 1: they grow with it
-	Floor      float64       `json:"floor"`    // replicas
-	Hold       time.Duration `json:"hold_ns"`
-	Fast, Slow float64       // the rises within the two horizons, at level 1
+	Quantile float64       `json:"quantile"` // of the rises that it covers; above 1: more than the worst
+	Power    float64       `json:"power"`    // 0: bursts are as large at any level, 1: they grow with it
+	Floor    float64       `json:"floor"`    // replicas
+	Hold     time.Duration `json:"hold_ns"`
+	Fast     float64       `json:"fast"` // the rises within the two horizons, at level 1
+	Slow     float64       `json:"slow"`
 }
 
 // unlearned is the power of a model without a law: many small clients, whose
@@ -39,6 +40,7 @@ type Rise struct {
 	levels []float32 // one a second, newest last
 	work   []float32 // what arrived in each, in replica seconds
 	seen   int       // entries ever
+	began  int       // where those of this run begin; falls as they are moved down
 
 	fast, slow         float64 // rises within the two horizons, as last worked out
 	fastLine, slowLine peak    // only with a law
@@ -50,6 +52,13 @@ const (
 	riseMemory = 3600
 	// historyMemory bounds what is kept to learn a law from.
 	historyMemory = 24 * 3600
+	// warmUp is cut from the begin of a run: traffic that is there already comes to
+	// a server that starts as a rise that no day has. As long as the longest window.
+	warmUp = 40
+	// bridgeLength is over how long the level rises to that of this run from that of
+	// the run before: nobody saw when it did, and a step would be a rise within the
+	// horizons.
+	bridgeLength = 600
 )
 
 // Horizons are how far ahead rises are covered, and which quantile of them while
@@ -65,10 +74,30 @@ func (r *Rise) Follow(l Law) {
 	n := wholeSeconds(l.Hold)
 	r.fastLine, r.slowLine = peak{n: n}, peak{n: n}
 	r.fast, r.slow = l.Fast, l.Slow
+	for _, level := range r.levels[max(0, len(r.levels)-n-1):] { // as if it had been followed before
+		r.hold(float64(level))
+	}
+}
+
+// Forget lets the law go.
+func (r *Rise) Forget(h Horizons) {
+	r.Follow(Law{})
+	r.fast, r.slow = r.Within(h.Fast, h.Quantile), r.Within(h.Slow, h.Quantile)
+}
+
+// hold moves the lines of the law.
+func (r *Rise) hold(level float64) {
+	if scale := r.law.scale(level); r.law.Learned() {
+		r.fastLine.add(level + r.law.Fast*scale)
+		r.slowLine.add(level + r.law.Slow*scale)
+	}
 }
 
 // Add records one second: the level at its end and the work that arrived in it.
 func (r *Rise) Add(now time.Time, level, work float64, h Horizons) {
+	if len(r.levels) == 2*historyMemory {
+		r.began -= historyMemory
+	}
 	r.levels, r.work = keepLast(r.levels, level), keepLast(r.work, work)
 	r.seen++
 	r.forecast.Add(now, level, h.Fast)
@@ -80,9 +109,7 @@ func (r *Rise) Add(now time.Time, level, work float64, h Horizons) {
 		}
 		return
 	}
-	scale := r.law.scale(level)
-	r.fastLine.add(level + r.law.Fast*scale)
-	r.slowLine.add(level + r.law.Slow*scale)
+	r.hold(level)
 }
 
 // keepLast appends to a history, moving it down only once it has doubled.
@@ -100,10 +127,41 @@ func (r *Rise) fill(l *Learned, now time.Time) {
 	l.HeldFast, l.HeldSlow = max(r.fastLine.top(), up, r.law.Floor), max(r.slowLine.top(), up, r.law.Floor)
 }
 
-// Past is the history so far.
+// Past is a copy of the history so far, without the begin of this run.
 func (r *Rise) Past() Past {
-	from := max(0, len(r.levels)-historyMemory)
-	return Past{Level: r.levels[from:], Work: r.work[from:]}
+	old, from := max(0, r.began), min(len(r.levels), max(0, r.began+warmUp))
+	p := Past{Level: slices.Clone(r.levels[:old]), Work: slices.Clone(r.work[:old])}
+	if old > 0 && from < len(r.levels) {
+		p.bridge(r.levels[from])
+	}
+	p.Level, p.Work = append(p.Level, r.levels[from:]...), append(p.Work, r.work[from:]...)
+	return p.last(historyMemory)
+}
+
+// bridge leads up to the level at which a later run begins. Nothing arrives on it.
+func (p *Past) bridge(to float32) {
+	from := p.Level[len(p.Level)-1]
+	for i := range bridgeLength {
+		if to > from { // a fall is no rise
+			p.Level, p.Work = append(p.Level, from+(to-from)*float32(i+1)/bridgeLength), append(p.Work, 0)
+		}
+	}
+}
+
+func (p Past) last(n int) Past {
+	return Past{Level: p.Level[max(0, len(p.Level)-n):], Work: p.Work[max(0, len(p.Work)-n):]}
+}
+
+// Seconds is how long the history is, bridges apart.
+func (r *Rise) Seconds() int {
+	return min(historyMemory, max(0, r.began)+max(0, len(r.levels)-max(0, r.began+warmUp)))
+}
+
+// Recall begins with the history of an earlier run. It comes before the first Add.
+func (r *Rise) Recall(p Past, h Horizons) {
+	p = p.last(historyMemory)
+	r.levels, r.work, r.began = slices.Clone(p.Level), slices.Clone(p.Work), len(p.Level)
+	r.fast, r.slow = r.Within(h.Fast, h.Quantile), r.Within(h.Slow, h.Quantile)
 }
 
 // Within returns the q-quantile of the rises within h over the last hour; 0 with

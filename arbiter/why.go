@@ -3,6 +3,7 @@ package arbiter
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -13,13 +14,14 @@ type Record struct {
 	Time    time.Time     `json:"time"`
 	Move    Move          `json:"move"`
 	Gen     uint64        `json:"gen,omitempty"`
-	Outcome string        `json:"outcome,omitempty"` // "" = decided; done, failed, bound_broken, observed, expired
+	Outcome string        `json:"outcome,omitempty"` // "" = decided; done, failed, bound_broken, observed, expired, learned
 	Took    time.Duration `json:"took,omitempty"`    // ns
 	Error   string        `json:"error,omitempty"`
-	Fast    bool          `json:"fast,omitempty"`  // the job that left had nothing to save
-	Fault   bool          `json:"fault,omitempty"` // bound_broken: by a device's fault
-	Cap     int           `json:"cap,omitempty"`   // bound_broken: slices that may be lent from now on
-	Seq     uint64        `json:"-"`               // of this run: the n-th that was kept
+	Fast    bool          `json:"fast,omitempty"`    // the job that left had nothing to save
+	Fault   bool          `json:"fault,omitempty"`   // bound_broken: by a device's fault
+	Cap     int           `json:"cap,omitempty"`     // bound_broken: slices that may be lent from now on
+	Learned *Trial        `json:"learned,omitempty"` // follow: the law, and what it would have done in the past
+	Seq     uint64        `json:"-"`                 // of this run: the n-th that was kept
 }
 
 // String says it in one line, with the numbers.
@@ -40,6 +42,8 @@ func (r Record) String() string {
 		}
 	case r.Outcome == "expired":
 		fmt.Fprintf(&b, "loan of %s to %s ended: nobody renewed it for %v", m.Slice, m.Job, round(r.Took))
+	case r.Learned != nil:
+		r.Learned.say(&b, m)
 	case r.Outcome == "failed" || r.Outcome == "bound_broken":
 		fmt.Fprintf(&b, "%s of %s %s after %v", m.Action, m.Slice, strings.ReplaceAll(r.Outcome, "_", " "), round(r.Took))
 		if r.Error != "" {
@@ -99,10 +103,24 @@ func (w Numbers) within() string {
 	if w.Within == 0 {
 		return "within the fast horizon"
 	}
-	if w.Quantile > 1 {
-		return fmt.Sprintf("within %v at %.2g times the worst rise", round(w.Within), w.Quantile)
+	how := fmt.Sprintf("the %g %% rise", math.Round(1e6*w.Quantile)/1e4)
+	switch {
+	case w.Quantile < 1e-6: // the law covers no rise: its floor is above all that it has seen, or bursts are rare enough
+		how = "the law's floor"
+	case w.Quantile > 1:
+		how = fmt.Sprintf("%.3g times the worst rise", w.Quantile)
 	}
-	return fmt.Sprintf("within %v at the %g %% rise", round(w.Within), 100*w.Quantile)
+	if w.Hold > 0 {
+		how += fmt.Sprintf(" held %v", w.Hold)
+	}
+	return fmt.Sprintf("within %v at %s", round(w.Within), how)
+}
+
+// say writes a law that was learned, and what it would have done.
+func (t *Trial) say(b *strings.Builder, m Move) {
+	w := m.Why
+	fmt.Fprintf(b, "learned from %v of %s: keep level + %.2f × level^%g ready, never below %.2f (what it may need %s); it would have lent %.2f of %d replicas on average in %.1f loans an hour and made %.4f %% of the work late, beside %.4f %% without lending",
+		w.For.Round(time.Minute), m.Model, t.Fast, t.Power, t.Floor, w.within(), max(0, t.Lent), w.Have, t.Moves, 100*t.Late, 100*t.Static)
 }
 
 // party is for whom a GPU is made ready, or who has to leave a slice: a job, or a model.

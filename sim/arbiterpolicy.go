@@ -93,13 +93,6 @@ func (p *Ours) Settle(now time.Time, o arbiter.Outcome) { p.core.Settle(now, o) 
 // Core is what decides, to be asked for its numbers.
 func (p *Ours) Core() *arbiter.Core { return p.core }
 
-// lateBudget is the share of the arriving work that lending may make late, as a
-// fluid of work sees it in the histories that a law is learned from. With few
-// replicas requests are late more often than a fluid, since prompts are not
-// divisible; with many, far less often. 1e-4 and no spare caused 70 misses in 100,000
-// on the first four hours of small-8gpu-conv (seed 11), 1e-5 and a spare caused 0.6.
-const lateBudget = 1e-5
-
 // Learn finds each model's law from histories of the scenario: draws with seeds
 // that the runs do not use. Strict laws cover the worst rise ever seen.
 func Learn(s *scenario.Scenario, seeds []uint64, o scenario.DrawOptions, strict bool) (map[string]arbiter.Law, error) {
@@ -129,7 +122,7 @@ func Learn(s *scenario.Scenario, seeds []uint64, o scenario.DrawOptions, strict 
 	for i := range s.Models {
 		m := &s.Models[i]
 		law := arbiter.Learn(*past[m.Name], arbiter.LearnOptions{Share: m.Static, Fast: fast, Slow: slow, Slack: m.SLO.TTFTS.Duration(),
-			OutBack: outBack(s, m), Budget: lateBudget, Strict: strict}).Law
+			OutBack: outBack(s, m), Budget: arbiter.LateBudget, Strict: strict}).Law
 		if law.Learned() {
 			laws[m.Name] = law
 		}

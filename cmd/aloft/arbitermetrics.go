@@ -31,7 +31,7 @@ func (s *server) meterArbiter(m metric.Meter) error {
 	a := &arbiterMeter{booked: map[arbiter.Account]float64{}}
 	var errs [2]error
 	a.decisions, errs[0] = m.Int64Counter("aloft.decisions", metric.WithUnit("{decision}"),
-		metric.WithDescription("Decisions and how their moves ended, by action, reason and outcome: decided, observed, done, failed, bound_broken"))
+		metric.WithDescription("Decisions and how their moves ended, by action, reason and outcome: decided, observed, done, failed, bound_broken, learned"))
 	a.reclaims, errs[1] = m.Float64Histogram("aloft.reclaim.duration", metric.WithUnit("s"),
 		metric.WithDescription("From the decision to a ready replica, by bound: kept, broken"),
 		metric.WithExplicitBucketBoundaries(0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256))

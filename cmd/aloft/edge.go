@@ -232,6 +232,7 @@ type ModelStatus struct {
 	Lent     int            `json:"lent"`   // its slices on loan
 	Frozen   bool           `json:"frozen"` // a maintenance window: it lends nothing
 	Have     int            `json:"have"`
+	Law      *LawStatus     `json:"law"`      // null = none learned yet
 	Headroom *float64       `json:"headroom"` // null = none
 	P99      float64        `json:"p99_ms"`
 	Target   float64        `json:"target_ms"`
@@ -241,6 +242,23 @@ type ModelStatus struct {
 	Batching BatchStatus    `json:"batching"`
 	Counted  string         `json:"tokens_by"`    // vocabulary, or estimate
 	Counts   *float64       `json:"tokens_ratio"` // our counts over the engines'; null = none yet
+}
+
+// LawStatus is what of a model stays ready: level + rise × level^power replicas,
+// never below the floor, and no less until that has lasted for the hold.
+type LawStatus struct {
+	Quantile float64 `json:"quantile"` // of the rises that are covered; above 1: so many times the worst
+	Rise     float64 `json:"rise"`     // within the fast horizon, at level 1
+	Power    float64 `json:"power"`
+	Floor    float64 `json:"floor"`
+	Hold     float64 `json:"hold_s"`
+}
+
+func lawStatus(l arbiter.Law) *LawStatus {
+	if !l.Learned() {
+		return nil
+	}
+	return &LawStatus{Quantile: l.Quantile, Rise: l.Fast, Power: l.Power, Floor: l.Floor, Hold: l.Hold.Seconds()}
 }
 
 // JobStatus is one unfinished job.
@@ -296,7 +314,9 @@ func (s statusSource) Status() any {
 		m := s.modelStatus(set.models[name], v.Plan.Needs[name])
 		m.Lent = lent[name]
 		for _, x := range v.Snapshot.Models {
-			m.Frozen = m.Frozen || x.Name == name && x.Frozen
+			if x.Name == name {
+				m.Frozen, m.Law = x.Frozen, lawStatus(x.Law)
+			}
 		}
 		out.Models = append(out.Models, m)
 	}

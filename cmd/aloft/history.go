@@ -32,9 +32,10 @@ const (
 
 // books are where it is written down what was decided and what came of it.
 type books struct {
-	journal *journal
-	history *history
-	measure *arbiterMeter
+	journal  *journal
+	history  *history
+	memories *memories
+	measure  *arbiterMeter
 }
 
 // hour is what an hour of the ledger came to. All sums add up over hours.

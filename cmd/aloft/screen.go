@@ -57,8 +57,24 @@ func screen(s Status) string {
 	}
 	fmt.Fprintf(&b, "\nlent %d of %d lendable; loans %d, reclaims %d (p99 %.2f s, bound %.1f s), broken bounds %d, violations %d\n",
 		a.Lent, a.Lendable, a.Loans, a.Reclaims, a.ReclaimP99, a.Bound, a.Breaches, a.Violations)
+	for _, m := range s.Models {
+		if l := m.Law; l != nil {
+			fmt.Fprintf(&b, "%s keeps level + %.2f x level^%g ready, never below %.2f, for %.0f s (%s)\n", m.Name, l.Rise, l.Power, l.Floor, l.Hold, l.covers())
+		}
+	}
 	fmt.Fprintf(&b, "ledger of %.0f slice-s: %s\n", s.Ledger.Total, ledgerLine(s.Ledger))
 	return b.String()
+}
+
+// covers says which rises.
+func (l *LawStatus) covers() string {
+	switch {
+	case l.Quantile < 1e-6:
+		return "no rise"
+	case l.Quantile > 1:
+		return fmt.Sprintf("%.3g times the worst rise", l.Quantile)
+	}
+	return fmt.Sprintf("the %.6g %% rise", 100*l.Quantile)
 }
 
 func holderOf(s SliceStatus) string {

@@ -122,6 +122,9 @@ func (s *server) openFolders(context.Context) error {
 		return err
 	}
 	s.onStop("journal", func(context.Context) error { return s.journal.Close() })
+	if s.memories, err = openMemories(s.path("pasts"), time.Now(), s.log); err != nil {
+		return err
+	}
 	s.history, err = openHistory(s.path("ledger"), time.Now(), s.log)
 	return err
 }
@@ -281,9 +284,10 @@ func (s *server) openArbiter(context.Context) error {
 	core := arbiter.CoreOptions{Policy: s.conf.policy(time.Now()), Guard: a.Guard, Plan: a.Plan, Geometry: max(a.Plan, geometryPeriod),
 		FastHorizon: a.FastHorizon, SlowHorizon: a.SlowHorizon, RiseQuantile: a.RiseQuantile}
 	s.arbiter, err = arbiter.New(arbiter.Options{Core: core, Serving: s.serving, Work: s.work, Inventory: s.inventory, Shaper: shaper,
-		MoveTimeout: s.conf.Pool.StartTimeout, Journal: s.journal, Past: s.journal.past, OnRecord: s.record}, s.log)
+		MoveTimeout: s.conf.Pool.StartTimeout, Journal: s.journal, Past: s.journal.past, Memories: s.memories.past, OnRecord: s.record}, s.log)
 	if err == nil {
 		s.serving.tell = s.arbiter.Arrived
+		s.memories.past = nil
 	}
 	return err
 }
@@ -348,6 +352,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 	}
 	s.onStop("address", func(context.Context) error { _ = os.Remove(s.path("run", "address")); return nil })
 	s.background("history", s.keepHistory)
+	s.background("pasts", s.keepMemories)
 	s.background("windows", s.tendWindows)
 	s.background("spending", func(ctx context.Context) { s.way.spending.run(ctx, s.log.Warn) })
 	s.background("heap", tendHeap)

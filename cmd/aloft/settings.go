@@ -77,7 +77,7 @@ func (c *Config) logger(w io.Writer, level *slog.LevelVar) *slog.Logger {
 }
 
 // folders below the data folder.
-var folders = []string{"blobs", "checkpoints", "ledger", "logs", "models", "recordings", "run"}
+var folders = []string{"blobs", "checkpoints", "ledger", "logs", "models", "pasts", "recordings", "run"}
 
 // openData makes the data folder, readable by nobody else since it holds users'
 // texts, and locks it: two servers on one would end each other's processes.
