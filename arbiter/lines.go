@@ -1,18 +1,25 @@
 package arbiter
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // lines works out what a model needs now and within the two horizons. The fast
 // line is what stays ready: the rise until work that stops at once has given its
 // slice back. The slow line is how far work that must save first may borrow.
 func (d *decision) lines(m *Model) serving {
 	lv := d.level(*m)
-	c := serving{Model: m, Numbers: Numbers{Level: lv, Need: m.replicas(lv), Latency: m.P99, Within: m.Within, Quantile: m.Quantile, Hold: m.Law.Hold}}
+	need := m.replicas(lv)
+	if d.Risk == Strict { // replicas that come and go beyond the share cost single requests their luck
+		need = m.cover(lv)
+	}
+	c := serving{Model: m, Numbers: Numbers{Level: lv, Need: need, Latency: m.P99, Within: m.Within, Quantile: m.Quantile, Hold: m.Law.Hold}}
 	scale := m.Law.scale(lv)
-	c.Fast = max(c.Need, m.replicas(max(lv+m.RiseFast*scale, m.HeldFast)))
-	c.Slow = max(c.Fast, m.replicas(max(lv+m.RiseSlow*scale, m.HeldSlow)))
+	c.Fast = max(c.Need, m.cover(max(lv+m.RiseFast*scale, m.HeldFast)))
+	c.Slow = max(c.Fast, m.cover(max(lv+m.RiseSlow*scale, m.HeldSlow)))
 	if d.Mode == ModeStatic && m.Static > 0 {
-		c.Fast = max(c.Fast, min(m.Static, m.Max))
+		c.Fast = max(c.Fast, m.share())
 		c.Slow = max(c.Fast, c.Slow)
 	}
 	if h, ok := m.Headroom(d.MinSamples); ok {
@@ -20,6 +27,13 @@ func (d *decision) lines(m *Model) serving {
 	}
 	return c
 }
+
+// share is how many replicas the model has under a static split.
+func (m *Model) share() int { return max(m.Min, min(cmp.Or(m.Static, m.Max), m.Max)) }
+
+// cover is how many replicas stay ready for a level that may come: its share at
+// most. A level that is there may get all that is configured.
+func (m *Model) cover(level float64) int { return min(m.replicas(level), m.share()) }
 
 // replicas rounds a level up, within what is configured.
 func (m *Model) replicas(level float64) int {
@@ -34,6 +48,6 @@ func (d *decision) missed(c *serving) {
 	if c.Room == nil || *c.Room >= d.ReclaimBelow || c.coming || !c.Traffic() || c.Level < 0.5*float64(c.Have) {
 		return
 	}
-	c.Fast = max(c.Fast, min(c.Have+1, c.Max))
+	c.Fast = max(c.Fast, c.cover(float64(c.Have+1)))
 	c.Slow = max(c.Slow, c.Fast)
 }

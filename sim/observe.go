@@ -67,7 +67,7 @@ func (r *engine) place() {
 func (r *engine) describeModel(m *served) arbiter.Model {
 	t := m.traffic.Model
 	tail := p99Of(t.Start.Sigma)
-	a := arbiter.Model{Name: t.Name, Needs: r.small, Min: 1, Max: t.Static, Slots: t.Service.Slots,
+	a := arbiter.Model{Name: t.Name, Needs: r.small, Min: 1, Max: most(t.Static), Slots: t.Service.Slots,
 		Target: t.SLO.TTFTS.Duration(), Limits: arbiter.Limits{Static: t.Static},
 		Back: times(t.Start.WakeMedianS.Duration(), tail), Cold: times(t.Start.ColdMedianS.Duration(), tail)}
 	if t.Service.Merged() {
@@ -170,3 +170,8 @@ func (r *engine) health(d *device, ok bool) {
 	r.seen.Devices[d.index].Health = health(ok)
 	r.view.GPUs[d.index].Health = health(ok)
 }
+
+// most is how many replicas a model may have for a level that is there: a quarter
+// more than its share. What stays ready for a level that may come is at most its
+// share. The scenarios say nothing of it; an operator's replicas.max does.
+func most(share int) int { return share + (share+3)/4 }

@@ -79,6 +79,9 @@ func (s *Simulator) policy(w *scenario.World, name string) (sim.Policy, error) {
 			return nil, err
 		}
 		o := sim.OursOptions(w.Scenario, laws)
+		if name == Strict {
+			o.Policy.Risk, o.Policy.Spare = arbiter.Strict, 0
+		}
 		if s.Ours != nil {
 			s.Ours(&o)
 		}
