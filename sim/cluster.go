@@ -22,7 +22,6 @@ type machine struct {
 	small, whole gpu.Shape
 	share        []int // by unit: the model that owns it in the static split; −1 = jobs
 	reshape      time.Duration
-	bounded      map[string]time.Duration
 }
 
 // device is one GPU.
@@ -51,7 +50,6 @@ type slot struct {
 	since  time.Duration
 
 	standing standing // as booked
-	shown    int      // its open span; 0 = none
 }
 
 // number is the slice's as the queues know replicas: the unit at which it begins.
