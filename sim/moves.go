@@ -244,7 +244,9 @@ func (r *engine) drained(m *move) {
 		r.begin(m.job, m.slots)
 		r.end(m, nil)
 	case arbiter.Vacate:
-		m.slots[0].asleep = 0
+		if m.Move.Reason != arbiter.Surplus { // rivals that shrink before they lend leave a sleeper
+			m.slots[0].asleep = 0
+		}
 		r.end(m, nil)
 	}
 }
@@ -277,7 +279,7 @@ func (r *engine) reclaim(m *move) string {
 }
 
 // vacate empties a slice: of a job, or else of what serves or sleeps there. A
-// sleeper beneath a job stays.
+// sleeper beneath a job stays, and a replica that goes as surplus sleeps.
 func (r *engine) vacate(m *move) string {
 	if why := r.take(m); why != "" {
 		return why

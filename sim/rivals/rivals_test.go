@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,7 +28,8 @@ func world(t testing.TB, name string, seed uint64, from, to scenario.Hours) *sce
 }
 
 // TestRivals runs every rival: no order is refused, the same run gives the same
-// result, and the pilot lends more than the static split.
+// result, the pilot lends more than the static split, and takes back as its
+// machine allows: from sleepers, which it leaves where it shrinks.
 func TestRivals(t *testing.T) {
 	w := world(t, "stress", 21, 0, 0.3)
 	var static float64
@@ -46,6 +48,11 @@ func TestRivals(t *testing.T) {
 			for _, m := range r.Moves {
 				if m.Refused > 0 {
 					t.Errorf("%s: %d orders to %s for %s refused", name, m.Refused, m.Action, m.Reason)
+				}
+			}
+			for _, c := range r.Reclaims {
+				if name == Pilot && strings.HasSuffix(c.Class, "cold") && c.Kept+c.Broken > 0 {
+					t.Errorf("the pilot takes %d slices back with no sleeper there", c.Kept+c.Broken)
 				}
 			}
 			if name == Static {
