@@ -258,7 +258,7 @@ func (l *lender) vetoAll() Reason {
 		return NotLongYet
 	}
 	for i := range l.models { // spares are shared: a model in trouble vetoes every loan
-		if c := &l.models[i]; c.Room != nil && *c.Room < l.ReclaimBelow && c.Have < c.Max {
+		if c := &l.models[i]; c.Room != nil && *c.Room < l.ReclaimBelow && c.Have < c.share() {
 			return LowHeadroom
 		}
 	}
