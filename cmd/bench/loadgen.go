@@ -66,7 +66,7 @@ func selfTest(ctx context.Context, l *lab, r *result) error {
 			l.say("loadgen, self-test: %s: %s is %v, right is %v", row.Server, row.Metric, row.Measured, row.Right)
 		}
 	}
-	r.note("`aloft load selftest`: %d figures of known servers checked in %.0f s, each within 1 %% or 1 ms of what the server's own clock says and counts exactly; %d of them needed more than one try, %d were wrong in each of three.",
+	r.note("`aloft load selftest`: %d figures of known servers checked in %.0f s, each within 1 %% or 1 ms of what the server's own clock says and counts exactly; %d of them needed more than one try, %d were wrong in each of theirs, five at most.",
 		len(t.Rows), t.Took, t.Again, t.Wrong)
 	r.atMost("self-test: wrong figures", float64(t.Wrong), 0)
 	return nil
