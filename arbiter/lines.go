@@ -16,8 +16,14 @@ func (d *decision) lines(m *Model) serving {
 	}
 	c := serving{Model: m, Numbers: Numbers{Level: lv, Need: need, Latency: m.P99, Within: m.Within, Quantile: m.Quantile, Hold: m.Law.Hold}}
 	scale := m.Law.scale(lv)
-	c.Fast = max(c.Need, m.cover(max(lv+m.RiseFast*scale, m.HeldFast)))
-	c.Slow = max(c.Fast, m.cover(max(lv+m.RiseSlow*scale, m.HeldSlow)))
+	fast, slow := m.HeldFast, m.HeldSlow
+	if !m.Law.Learned() || fast == 0 {
+		// A law's lines move once a second, as it was learned: levels between two
+		// seconds are noisier, and only add what is there.
+		fast, slow = max(fast, lv+m.RiseFast*scale), max(slow, lv+m.RiseSlow*scale)
+	}
+	c.Fast = max(c.Need, m.cover(fast))
+	c.Slow = max(c.Fast, m.cover(slow))
 	if d.Mode == ModeStatic && m.Static > 0 {
 		c.Fast = max(c.Fast, m.share())
 		c.Slow = max(c.Fast, c.Slow)
