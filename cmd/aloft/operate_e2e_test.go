@@ -149,7 +149,7 @@ func TestOperate(t *testing.T) {
 	if st, r := s.observed(t); st.Arbiter.Lent != 0 || r.Lending.Loans != 0 {
 		t.Errorf("lent during a window: %+v\n%s", r.Lending, call(t, s.env(), "why"))
 	}
-	until := time.Now().Add(3 * time.Second).UTC().Format(time.RFC3339)
+	until := time.Now().Add(10 * time.Second).UTC().Format(time.RFC3339) // a reload is seen within two
 	reload("mode: lend\n  windows: [{name: short, from: '2026-01-01 00:00', until: '" + until + "'}]")
 	if !eventually(patience, func() bool { st, _ := s.observed(t); return st.Arbiter.Lent == 2 && len(st.Arbiter.Windows) == 0 }) {
 		t.Fatalf("two slices are not lent after the window:\n%s", call(t, s.env(), "why"))
@@ -160,7 +160,8 @@ func TestOperate(t *testing.T) {
 		}
 	}
 	for _, job := range []string{a, b} {
-		if out := call(t, s.env(), "why", job); !strings.Contains(out, " now runs "+job) {
+		var out string // the slice is lent when that is decided; the job runs a moment later
+		if !eventually(patience, func() bool { out = call(t, s.env(), "why", job); return strings.Contains(out, " now runs "+job) }) {
 			t.Errorf("why of a job that has a slice:\n%s", out)
 		}
 	}

@@ -42,7 +42,7 @@ func TestReadSaysWhereAndKeepsTheRest(t *testing.T) {
 		"cut off by a crash": {good + "\n" + good[:30], "line 3: unexpected end"},
 		"negative":           {good + `{"offset_ns":-1,"endpoint":"chat"}`, "line 2: offset -1ns"},
 		"no endpoint":        {good + `{"offset_ns":1}`, "line 2: no endpoint"},
-		"endless line":       {good + strings.Repeat("x", maxLine+1), "token too long"},
+		"endless line":       {good + strings.Repeat("x", maxLine+1), "a line is longer than 65536 bytes"},
 	} {
 		got, err := Read(strings.NewReader(c.in), 0)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
