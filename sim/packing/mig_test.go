@@ -41,7 +41,7 @@ func TestMIGMix(t *testing.T) {
 // experiment.
 func TestMIGMarks(t *testing.T) {
 	if testing.Short() {
-		t.Skip("80 runs")
+		t.Skip("with -short: 80 runs take too long; the plain pass of make test does them")
 	}
 	m, err := trace(t).MIG(t.Context(), false, overload, DefaultSeeds[:4])
 	if err != nil {

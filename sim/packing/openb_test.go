@@ -25,7 +25,7 @@ func trace(t testing.TB) Trace {
 // artifact's own mean over the same seeds.
 func TestPublished(t *testing.T) {
 	if testing.Short() {
-		t.Skip("60 runs")
+		t.Skip("with -short: 60 runs take too long; the plain pass of make test does them")
 	}
 	o, err := trace(t).Openb(t.Context(), DefaultSeeds)
 	if err != nil {
