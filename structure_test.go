@@ -42,6 +42,7 @@ var mayImport = map[string][]string{
 	"gpu/simulated":          {"gpu"},
 	"jobs":                   {"backends", "backends/openai", "gpu", "gpu/proc"},
 	"jobs/boltstore":         {"jobs"},
+	"jobs/evaluation":        {"loadgen", "loadgen/binomial"},
 	"jobs/storesuite":        {"jobs"},
 	"jobs/trainer":           {},
 	"loadgen":                {"loadgen/arrivals", "loadgen/binomial", "loadgen/wire"},
