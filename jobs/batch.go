@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"aloft/backends"
 )
@@ -189,15 +188,7 @@ func (s BatchSpec) Validate() error {
 	if s.OutputTTL < 0 {
 		return invalid("output_expires_after.seconds", "%v is negative", s.OutputTTL)
 	}
-	if len(s.Metadata) > maxMetadata {
-		return invalid("metadata", "%d pairs, at most %d", len(s.Metadata), maxMetadata)
-	}
-	for k, v := range s.Metadata {
-		if utf8.RuneCountInString(k) > maxMetadataKey || utf8.RuneCountInString(v) > maxMetadataText {
-			return invalid("metadata", "key %.20q: keys have at most %d characters, values %d", k, maxMetadataKey, maxMetadataText)
-		}
-	}
-	return nil
+	return validMetadata(s.Metadata)
 }
 
 // maxWindow bounds how long a batch can hold disk and a place in the queue.
