@@ -14,7 +14,8 @@ type Store interface {
 	Put(ctx context.Context, j *Job) error
 	// Get returns the job or ErrNotFound.
 	Get(ctx context.Context, id string) (Job, error)
-	// List returns the jobs that match, newest first.
+	// List returns the jobs that match, newest first. What their maps, slices and
+	// pointers lead to may be shared with other lists: it is not to be changed.
 	List(ctx context.Context, f Filter) ([]Job, error)
 	// Delete removes a job; removing what is not there is no error.
 	Delete(ctx context.Context, id string) error

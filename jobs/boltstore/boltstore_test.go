@@ -1,6 +1,8 @@
 package boltstore
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -51,8 +53,164 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Get(t.Context(), "j"); err == nil || !strings.Contains(err.Error(), "schema 2") {
+	if _, err := s.Get(t.Context(), "j"); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("schema %d", schema+1)) {
 		t.Errorf("get of a newer record: %v", err)
+	}
+}
+
+// A file of schema 1 had no stamps and other indexes.
+func TestOlderFileIsIndexedAnew(t *testing.T) {
+	place := t.TempDir()
+	db, err := bbolt.Open(filepath.Join(place, "jobs.db"), 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range []string{"jobs", "jobs_age", "jobs_state", "files", "files_age"} {
+			if _, err := tx.CreateBucket([]byte(name)); err != nil {
+				return err
+			}
+		}
+		for i, state := range []jobs.State{jobs.Queued, jobs.Failed} {
+			j := jobs.Job{ID: fmt.Sprintf("j%d", i), Tenant: "red", Kind: jobs.KindTrain, State: state, Times: jobs.Times{Created: time.Unix(int64(i), 0)}, Version: 3}
+			text, err := json.Marshal(j)
+			if err != nil {
+				return err
+			}
+			if err := tx.Bucket(jobsBucket).Put([]byte(j.ID), append([]byte{1}, text...)); err != nil {
+				return err
+			}
+			if err := tx.Bucket([]byte("jobs_age")).Put([]byte("what was there"), nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second finds it up to date
+		s := open(t, place)
+		for _, f := range []jobs.Filter{{}, {Tenant: "red"}, {Kind: jobs.KindTrain}} {
+			if list, err := s.List(t.Context(), f); err != nil || len(list) != 2 || list[0].ID != "j1" {
+				t.Errorf("list %+v: %v, %v", f, list, err)
+			}
+		}
+		list, err := s.List(t.Context(), jobs.Filter{States: []jobs.State{jobs.Queued}})
+		if err != nil || len(list) != 1 {
+			t.Fatalf("list of queued jobs: %v, %v", list, err)
+		}
+		before := list[0].Version
+		if err := s.Put(t.Context(), &list[0]); err != nil || list[0].Version != before+1 {
+			t.Errorf("put of an older record: %v, version %d", err, list[0].Version)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What was decoded once is not given out after it has changed, and what a caller
+// does to a listed job stays with the caller.
+func TestListsOfUnfinishedJobsAreFresh(t *testing.T) {
+	s := open(t, t.TempDir()).(*Store)
+	defer s.Close()
+	j := jobs.Job{ID: "j", State: jobs.Queued, Batch: &jobs.Batch{Status: jobs.InProgress}}
+	for i := range 3 {
+		j.Preemptions, j.Batch.Counts.Completed = i, i
+		if err := s.Put(t.Context(), &j); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			list, err := s.List(t.Context(), jobs.Filter{States: []jobs.State{jobs.Queued}})
+			if err != nil || len(list) != 1 || list[0].Preemptions != i || list[0].Batch.Counts.Completed != i || list[0].Version != uint64(i+1) {
+				t.Fatalf("after %d changes: %+v, %v", i, list, err)
+			}
+			list[0].Preemptions, list[0].Batch.Counts.Completed = 99, 99
+		}
+	}
+	if len(s.live.jobs) != 1 {
+		t.Errorf("%d jobs kept decoded, want 1", len(s.live.jobs))
+	}
+	j.State = jobs.Failed
+	if err := s.Put(t.Context(), &j); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.live.jobs) != 0 {
+		t.Errorf("%d jobs kept decoded after their end", len(s.live.jobs))
+	}
+}
+
+// fill stores n jobs of ten tenants in few commits: one in ten is unfinished,
+// and one in a thousand a batch.
+func fill(tb testing.TB, s *Store, n int) {
+	tb.Helper()
+	began := time.Unix(1e9, 0)
+	for from := 0; from < n; from += 10_000 {
+		err := s.db.Update(func(tx *bbolt.Tx) error {
+			for i := from; i < min(n, from+10_000); i++ {
+				j := jobs.Job{ID: fmt.Sprintf("job_%032d", i), Tenant: fmt.Sprintf("team-%d", i%7), Kind: jobs.KindTrain, State: jobs.Succeeded,
+					Template: "train", Params: map[string]string{"steps": "1000", "seed": fmt.Sprint(i)}, Grace: 5 * time.Second,
+					Command: []string{"/usr/bin/aloft", "train", "--steps", "1000", "--seed", fmt.Sprint(i)},
+					Times:   jobs.Times{Created: began.Add(time.Duration(i) * time.Second)}, Version: 1}
+				switch {
+				case i%1000 == 3:
+					j.Kind, j.Batch = jobs.KindBatch, &jobs.Batch{ID: j.ID, Status: jobs.Completed, Endpoint: "/v1/embeddings"}
+				case i%10 == 5:
+					j.State = jobs.Queued
+				case i%500 == 1:
+					j.State = jobs.Failed
+				}
+				value, err := encode(j)
+				if err != nil {
+					return err
+				}
+				now := indexedOf(&j)
+				if err := errors.Join(put(tx.Bucket(jobsBucket), j.ID, value), reindex(tx, indexed{}, now)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkList is a page of what users and the arbiter ask for, of 100,000 jobs.
+func BenchmarkList(b *testing.B) {
+	s, err := Open(filepath.Join(b.TempDir(), "jobs.db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	fill(b, s, 100_000)
+	waiting := []jobs.State{jobs.Queued, jobs.Starting, jobs.Running, jobs.Preempting}
+	for _, c := range []struct {
+		name string
+		f    jobs.Filter
+	}{
+		{"all", jobs.Filter{Limit: 100}},
+		{"tenant", jobs.Filter{Limit: 100, Tenant: "team-3"}},
+		{"tenants-batches", jobs.Filter{Limit: 100, Tenant: "team-3", Kind: jobs.KindBatch}},
+		{"tenants-failed", jobs.Filter{Limit: 100, Tenant: "team-3", States: []jobs.State{jobs.Failed}}},
+		{"batches", jobs.Filter{Limit: 200, Kind: jobs.KindBatch}},
+		{"failed-batches", jobs.Filter{Limit: 100, Kind: jobs.KindBatch, States: []jobs.State{jobs.Failed}}},
+		{"failed-sessions", jobs.Filter{Limit: 100, Kind: jobs.KindSession, Tenant: "team-3", States: []jobs.State{jobs.Failed}}},
+		{"succeeded-evaluate", jobs.Filter{Limit: 100, Kind: jobs.KindEvaluate, States: []jobs.State{jobs.Succeeded}}},
+		{"unfinished-10000", jobs.Filter{States: waiting}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := s.List(b.Context(), c.f); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 
