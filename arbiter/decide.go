@@ -113,6 +113,7 @@ type decision struct {
 	lendable int // compute slices that may be lent in all
 	slowMax  int // of them to work that must save first
 	index
+	ranking
 }
 
 // serving is what one model needs and has.
@@ -122,13 +123,6 @@ type serving struct {
 	coming bool // a replica is on its way
 	lent   int  // its slices that are lent
 	sourcing
-}
-
-// sourcing is where a model could have one more replica, worked out when it is asked.
-type sourcing struct {
-	from     []source
-	ranked   bool
-	onItsWay int // its sleepers' slices that are just being lent
 }
 
 // Decide returns what to do now. It is pure: the same snapshot gives the same plan.
@@ -248,6 +242,9 @@ func (d *decision) apply(i int, m Move) {
 		s.Job, s.To = "", ""
 	default:
 		s.Job, s.To = "", m.Model
+	}
+	if d.on != nil {
+		d.on[i] = nil
 	}
 	d.plan.Moves = append(d.plan.Moves, m)
 }

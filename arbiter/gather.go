@@ -30,6 +30,15 @@ func (d *decision) claims(id string) bool {
 // the wrong shape, and lends when all of it is there. It is done on every look,
 // since a plan period at each step would leave gathered slices idle.
 func (d *decision) keepClaims() {
+	if len(d.Claims) == 0 {
+		return
+	}
+	kept := make([][]int, len(d.Claims)) // the slices of each
+	for i := range d.slices {
+		if k := d.claimOf(i); k > 0 && k <= len(kept) {
+			kept[k-1] = append(kept[k-1], i)
+		}
+	}
 	for k := range d.Claims {
 		c := &d.Claims[k]
 		if c.Resting() {
@@ -39,12 +48,7 @@ func (d *decision) keepClaims() {
 		if c.Job == "" || !j.Waits() {
 			continue // met, or nobody is left to meet it
 		}
-		var mine []int
-		for i := range d.slices {
-			if d.claimOf(i) == k+1 {
-				mine = append(mine, i)
-			}
-		}
+		mine := kept[k]
 		if d.advance(c, j, mine) {
 			d.plan.Claims = append(d.plan.Claims, *c)
 			for _, i := range mine {
@@ -256,16 +260,15 @@ func (l *lender) gatherSlices(j *Job, t *tenant, want int) {
 	var found []int
 	taken := map[int]bool{}
 	for _, victims := range []bool{false, true} {
-		for _, shape := range l.shapes(j.Needs) {
-			o := l.byShape[shape]
+		for _, o := range l.shapes(j.Needs) {
 			list := o.careful
 			if victims {
 				list = o.careVictims
 			}
 			for _, i := range list {
 				s := &l.slices[i]
-				if len(found) == want || s.Moving || taken[i] || l.claimed(i) || l.keptForGang(s, j) || l.oversize(s, j.Needs) ||
-					victims && (!s.Lent() || l.aged(l.Now, l.job(s.Job)) >= j.Priority) {
+				if len(found) == want || s.Moving || taken[i] || l.claimed(i) || l.keptForGang(i, j) || l.oversize(s, j.Needs) ||
+					victims && (!s.Lent() || l.aged(l.Now, l.holderOf(i)) >= j.Priority) {
 					continue
 				}
 				taken[i] = true
@@ -288,7 +291,7 @@ func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
 		s := &l.slices[i]
 		u += units(s.Shape)
 		if s.Lent() {
-			leave = max(leave, l.job(s.Job).leaving())
+			leave = max(leave, l.holderOf(i).leaving())
 		} else {
 			fresh += units(s.Shape)
 		}
@@ -327,7 +330,7 @@ func (l *lender) gatherGPUs(j *Job, t *tenant, want int) {
 	}
 	if wait > 0 {
 		for _, s := range best {
-			c := l.cards[s.gpu]
+			c := l.card(s.at[0])
 			c.gang, c.until = j.Priority, l.Now.Add(wait)
 		}
 		return
@@ -398,25 +401,20 @@ func (l *lender) fitsServer(want int) bool {
 
 // everySite looks at each GPU for a member of the gang.
 func (l *lender) everySite(j *Job) []site {
-	at := map[int]int{}
-	var all []site
+	all := make([]site, 0, len(l.GPUs))
 	for i := range l.GPUs {
 		g := &l.GPUs[i]
-		at[g.Index] = len(all)
-		all = append(all, site{gpu: g.Index, server: g.Server})
-		if !g.Health.OK && g.Health.Reason != "" {
-			all[len(all)-1].stays = unusable
-		}
-	}
-	for i := range l.slices {
-		s := &l.slices[i]
-		k, ok := at[s.GPU]
-		if !ok {
+		n, ok := l.cardAt[g.Index]
+		if !ok || !g.Health.OK && g.Health.Reason != "" {
 			continue
 		}
-		x := &all[k]
-		x.at = append(x.at, i)
-		x.add(l, s, i, j)
+		x := site{gpu: g.Index, server: g.Server, at: l.cards[n].at}
+		for _, i := range x.at {
+			if x.add(l, &l.slices[i], i, j); x.stays >= unusable {
+				break
+			}
+		}
+		all = append(all, x)
 	}
 	return slices.DeleteFunc(all, func(s site) bool { return s.stays >= unusable || len(s.at) == 0 })
 }
@@ -432,10 +430,10 @@ func (x *site) add(l *lender, s *Slice, i int, j *Job) {
 		return
 	}
 	switch {
-	case s.Phase == Unhealthy || s.Moving || l.closed(s) || l.pinned(s) || l.claimed(i) || l.keptForGang(s, j):
+	case s.Phase == Unhealthy || s.Moving || l.closed(s) || l.pinned(s) || l.claimed(i) || l.keptForGang(i, j):
 		x.stays += unusable
 	case s.Lent():
-		v := l.job(s.Job)
+		v := l.holderOf(i)
 		if p := l.aged(l.Now, v); p > j.Priority || p == j.Priority && (!v.Light() || v.stopped(l.Now) >= l.mostStops()) {
 			rest := v.Rest
 			if rest == 0 {
@@ -474,18 +472,16 @@ func (l *lender) recut() {
 	}
 	for i := range l.slices {
 		s := &l.slices[i]
-		if s.Phase == Free && !s.Moving && !s.Lent() && !l.claimed(i) && !l.closed(s) && l.cards[s.GPU].gang == noGang && l.oversize(s, wants.Needs) && l.vacant(s.GPU) {
+		if s.Phase == Free && !s.Moving && !s.Lent() && !l.claimed(i) && !l.closed(s) && l.card(i).gang == noGang && l.oversize(s, wants.Needs) && l.vacant(i) {
 			l.reshape(s.GPU, wants.Needs)
 		}
 	}
 }
 
-// vacant reports whether nothing is on the GPU or on its way there.
-func (l *lender) vacant(g int) bool {
-	for i := range l.slices {
-		if s := &l.slices[i]; s.GPU == g && (s.Phase != Free || s.Moving || s.Lent() || l.claimed(i)) {
-			return false
-		}
-	}
-	return true
+// vacant reports whether nothing is on the GPU of a slice, or on its way there.
+func (l *lender) vacant(i int) bool {
+	return !slices.ContainsFunc(l.card(i).at, func(k int) bool {
+		s := &l.slices[k]
+		return s.Phase != Free || s.Moving || s.Lent() || l.claimed(k)
+	})
 }

@@ -10,8 +10,8 @@ import (
 type index struct {
 	last      int // the model that was found last
 	jobAt     map[string]int
-	owner     []int // by slice: one more than the claim that keeps it; nil = not worked out
-	noJob     Job
+	on        []*Job          // by slice: whose it is when it is lent; nil = not yet asked
+	owner     []int           // by slice: one more than the claim that keeps it; nil = not worked out
 	claimants map[string]bool // jobs with a claim; nil = not worked out
 	shut      map[string]bool // slices that no move may begin on
 	shutIs    bool            // shut has been worked out
@@ -28,8 +28,18 @@ func (d *decision) job(id string) *Job {
 	if i, ok := d.jobAt[id]; ok {
 		return &d.Jobs[i]
 	}
-	d.noJob = Job{ID: id}
-	return &d.noJob
+	return &Job{ID: id}
+}
+
+// holderOf is the job that a lent slice has, or is given.
+func (d *decision) holderOf(i int) *Job {
+	if d.on == nil {
+		d.on = make([]*Job, len(d.slices))
+	}
+	if d.on[i] == nil {
+		d.on[i] = d.job(d.slices[i].Job)
+	}
+	return d.on[i]
 }
 
 // claimed reports whether a claim keeps the slice.
@@ -41,23 +51,30 @@ func (d *decision) claimOf(i int) int {
 		return 0
 	}
 	if d.owner == nil {
-		d.owner = make([]int, len(d.slices))
-		for k := range d.Claims {
-			d.claim(k+1, d.Claims[k])
-		}
+		d.owners()
 	}
 	return d.owner[i]
 }
 
-// claim enters a claim in the index.
-func (d *decision) claim(n int, c Claim) {
-	if d.owner == nil {
-		d.owner = make([]int, len(d.slices))
+// owners enters the claims of the snapshot in the index, all in one pass. Of two
+// that keep one slice the later has it.
+func (d *decision) owners() {
+	d.owner = make([]int, len(d.slices))
+	byID, byGPU := map[string]int{}, map[int]int{}
+	for k := range d.Claims {
+		for _, id := range d.Claims[k].Slices {
+			byID[id] = k + 1
+		}
+		for _, g := range d.Claims[k].GPUs {
+			byGPU[g] = k + 1
+		}
+	}
+	if len(byID)+len(byGPU) == 0 {
+		return
 	}
 	for i := range d.slices {
-		if s := &d.slices[i]; slices.Contains(c.GPUs, s.GPU) || slices.Contains(c.Slices, s.ID) {
-			d.owner[i] = n
-		}
+		s := &d.slices[i]
+		d.owner[i] = max(byID[s.ID], byGPU[s.GPU])
 	}
 }
 

@@ -14,9 +14,15 @@ import (
 // serving never was, close together, so that whole GPUs stay free for gangs.
 type offers struct {
 	careful, light []int // idle ones
-	surplus        []int // ready replicas that are not needed
+	surplus        []modelSurplus
 	careVictims    []int // lent, by the priority of their jobs
 	lightVictims   []int
+}
+
+// modelSurplus are the ready replicas of one model, not all of which it may need.
+type modelSurplus struct {
+	model string
+	at    []int
 }
 
 // lender is the state of one lendAll.
@@ -26,15 +32,18 @@ type lender struct {
 	slow    int            // compute slices lent to work that must save first
 	gave    map[string]int // ready replicas given up, by model
 	failed  map[failure]bool
-	veto    Reason // of every loan; "" = none
-	cards   map[int]*card1
-	gathers int    // gangs that GPUs were looked for
-	on      []*Job // by slice: whose it is when it is lent
+	veto    Reason  // of every loan; "" = none
+	cards   []card1 // by slice's GPU; see cardAt
+	cardAt  map[int]int
+	ofSlice []int32                 // the card of each slice
+	gathers int                     // gangs that GPUs were looked for
+	fitting map[gpu.Shape][]*offers // see shapes
 	dry     map[search]bool
 }
 
 // card1 is what a plan knows of one GPU.
 type card1 struct {
+	at      []int     // its slices
 	serves  int       // slices with a replica on them, asleep or awake
 	careful int       // slices lent to work that is kept
 	gang    int       // priority of the gang that it is kept for; noGang = none
@@ -45,7 +54,8 @@ const noGang = -1 << 31
 
 // lendAll gives slices to waiting jobs in their order.
 func (d *decision) lendAll() {
-	l := &lender{decision: d, byShape: map[gpu.Shape]*offers{}, gave: map[string]int{}, failed: map[failure]bool{}, dry: map[search]bool{}, slow: d.slowLent()}
+	l := &lender{decision: d, byShape: map[gpu.Shape]*offers{}, gave: map[string]int{}, failed: map[failure]bool{}, dry: map[search]bool{},
+		fitting: map[gpu.Shape][]*offers{}, slow: d.slowLent()}
 	l.survey()
 	l.veto = l.vetoAll()
 	q := d.newQueue(d.Now, d.Jobs)
@@ -87,21 +97,13 @@ func (d *decision) disband(j *Job) {
 
 // survey sorts what there is to lend.
 func (l *lender) survey() {
-	l.cards, l.on = map[int]*card1{}, make([]*Job, len(l.slices))
+	l.byCard()
 	for i := range l.slices {
-		s := &l.slices[i]
-		if s.Lent() {
-			l.on[i] = l.job(s.Job)
-		}
-		c := l.cards[s.GPU]
-		if c == nil {
-			c = &card1{gang: noGang}
-			l.cards[s.GPU] = c
-		}
+		s, c := &l.slices[i], l.card(i)
 		if s.Model != "" || s.Moving && !s.Lent() && l.model(s.To) != nil {
 			c.serves++
 		}
-		if s.Lent() && !l.on[i].Light() {
+		if s.Lent() && !l.holderOf(i).Light() {
 			c.careful++
 		}
 		if s.Moving && s.Lent() {
@@ -124,7 +126,7 @@ func (l *lender) survey() {
 		case s.Phase == Free || s.Phase == Asleep:
 			o.careful = append(o.careful, i)
 		case s.Phase == Ready:
-			o.surplus = append(o.surplus, i)
+			o.spare(s.Model, i)
 		}
 	}
 	for _, o := range l.byShape {
@@ -136,19 +138,50 @@ func (l *lender) survey() {
 	}
 }
 
+// byCard gathers the slices by GPU.
+func (l *lender) byCard() {
+	l.cardAt, l.ofSlice = make(map[int]int, len(l.GPUs)), make([]int32, len(l.slices))
+	last := -1 // the slices of a GPU mostly lie side by side
+	for i := range l.slices {
+		g := l.slices[i].GPU
+		if i == 0 || l.slices[i-1].GPU != g {
+			n, ok := l.cardAt[g]
+			if !ok {
+				n = len(l.cards)
+				l.cardAt[g], l.cards = n, append(l.cards, card1{gang: noGang})
+			}
+			last = n
+		}
+		l.ofSlice[i] = int32(last)
+		l.cards[last].at = append(l.cards[last].at, i)
+	}
+}
+
+// card is the GPU of a slice.
+func (l *lender) card(i int) *card1 { return &l.cards[l.ofSlice[i]] }
+
+// spare adds a ready replica.
+func (o *offers) spare(model string, i int) {
+	n := slices.IndexFunc(o.surplus, func(m modelSurplus) bool { return m.model == model })
+	if n < 0 {
+		n, o.surplus = len(o.surplus), append(o.surplus, modelSurplus{model: model})
+	}
+	o.surplus[n].at = append(o.surplus[n].at, i)
+}
+
 func (l *lender) carefulFirst(a, b int) int {
 	x, y := &l.slices[a], &l.slices[b]
-	p, q := l.cards[x.GPU], l.cards[y.GPU]
+	p, q := l.card(a), l.card(b)
 	return cmp.Or(asleep(x)-asleep(y), p.serves-q.serves, q.careful-p.careful, a-b)
 }
 
 func (l *lender) lightFirst(a, b int) int {
 	x, y := &l.slices[a], &l.slices[b]
-	return cmp.Or(l.cards[y.GPU].serves-l.cards[x.GPU].serves, asleep(x)-asleep(y), a-b)
+	return cmp.Or(l.card(b).serves-l.card(a).serves, asleep(x)-asleep(y), a-b)
 }
 
 func (l *lender) victimFirst(a, b int) int {
-	return cmp.Compare(l.on[a].Priority, l.on[b].Priority)
+	return cmp.Compare(l.holderOf(a).Priority, l.holderOf(b).Priority)
 }
 
 func asleep(s *Slice) int {

@@ -92,6 +92,9 @@ func BenchmarkPlanNode(b *testing.B) {
 func BenchmarkGuard(b *testing.B) {
 	s := longQueue(64, 7, 100)
 	s.Plan = false
+	for i := range s.Models { // each has 14 replicas or 21
+		s.Models[i].InFlight *= 0.7
+	}
 	if n := len(testPolicy().Decide(s).Moves); n > 0 {
 		b.Fatalf("%d moves", n)
 	}

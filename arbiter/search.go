@@ -24,16 +24,18 @@ type failure struct {
 
 // elsewhere reports whether light work that makes room for j finds another slice.
 func (l *lender) elsewhere(j *Job) bool {
-	for _, shape := range l.shapes(j.Needs) {
-		o := l.byShape[shape]
+	for _, o := range l.shapes(j.Needs) {
 		for _, list := range [][]int{o.light, o.lightVictims} {
 			for _, i := range list {
 				s := &l.slices[i]
-				if !s.Moving && !l.claimed(i) && !l.oversize(s, j.Needs) && (l.on[i] == nil || l.on[i].Priority < j.Priority) {
-					return true
+				if s.Moving || l.claimed(i) {
+					continue
 				}
-				if l.on[i] != nil && l.on[i].Priority >= j.Priority {
+				if s.Lent() && l.holderOf(i).Priority >= j.Priority {
 					break // sorted by priority
+				}
+				if !l.oversize(s, j.Needs) {
+					return true
 				}
 			}
 		}
@@ -41,17 +43,26 @@ func (l *lender) elsewhere(j *Job) bool {
 	return false
 }
 
-// shapes are the sizes of slices that do for the job, the smallest first.
-func (l *lender) shapes(needs gpu.Shape) []gpu.Shape {
-	var all []gpu.Shape
+// shapes are what there is of the sizes of slices that do for the job, the
+// smallest first.
+func (l *lender) shapes(needs gpu.Shape) []*offers {
+	if known, ok := l.fitting[needs]; ok {
+		return known
+	}
+	var sizes []gpu.Shape
 	for s := range l.byShape {
 		if fits(s, needs) {
-			all = append(all, s)
+			sizes = append(sizes, s)
 		}
 	}
-	slices.SortFunc(all, func(a, b gpu.Shape) int {
+	slices.SortFunc(sizes, func(a, b gpu.Shape) int {
 		return cmp.Or(cmp.Compare(a.Weight(), b.Weight()), cmp.Compare(a.Bytes, b.Bytes), cmp.Compare(a.Profile, b.Profile))
 	})
+	all := make([]*offers, 0, len(sizes))
+	for _, s := range sizes {
+		all = append(all, l.byShape[s])
+	}
+	l.fitting[needs] = all
 	return all
 }
 
@@ -77,8 +88,7 @@ var ways = map[bool][]way{
 
 // pick finds a slice for the job; −1 = none.
 func (l *lender) pick(j *Job, w way) int {
-	for _, shape := range l.shapes(j.Needs) {
-		o := l.byShape[shape]
+	for _, o := range l.shapes(j.Needs) {
 		list := &o.careful
 		switch {
 		case w.idle && j.Light():
@@ -97,7 +107,7 @@ func (l *lender) pick(j *Job, w way) int {
 
 // gives reports whether what is on a lent slice gives way to j.
 func (l *lender) gives(i int, j *Job, w way) bool {
-	v := l.on[i]
+	v := l.holderOf(i)
 	if w.moves {
 		return v.Light() && v.Priority == j.Priority && v.stopped(l.Now) < l.mostStops()
 	}
@@ -115,10 +125,10 @@ func (l *lender) first(list *[]int, j *Job, w way) int {
 			}
 			continue
 		}
-		if !w.idle && l.on[i].Priority > j.Priority {
+		if !w.idle && l.holderOf(i).Priority > j.Priority {
 			break // sorted by priority
 		}
-		if w.firm && s.Model != "" || !w.idle && !l.gives(i, j, w) || l.keptForGang(s, j) || l.oversize(s, j.Needs) {
+		if w.firm && s.Model != "" || !w.idle && !l.gives(i, j, w) || l.keptForGang(i, j) || l.oversize(s, j.Needs) {
 			continue
 		}
 		*list = (*list)[skipped:]
@@ -130,8 +140,8 @@ func (l *lender) first(list *[]int, j *Job, w way) int {
 
 // keptForGang reports whether a gang waits for the slice's GPU which j would
 // hold up: j cannot be stopped for it and is not over by then.
-func (l *lender) keptForGang(s *Slice, j *Job) bool {
-	c := l.cards[s.GPU]
+func (l *lender) keptForGang(i int, j *Job) bool {
+	c := l.card(i)
 	if c.gang == noGang || j.Priority < c.gang {
 		return false
 	}
@@ -144,23 +154,36 @@ func (l *lender) pickSurplus(j *Job) int {
 		return -1
 	}
 	best, most := -1, 0
-	for _, shape := range l.shapes(j.Needs) {
-		for _, i := range l.byShape[shape].surplus {
-			s := &l.slices[i]
-			if s.Moving {
+	for _, o := range l.shapes(j.Needs) {
+		for k := range o.surplus {
+			x := &o.surplus[k]
+			c := l.model(x.model)
+			if c == nil || c.Frozen || c.Have-c.Fast < max(most, 1) || l.gave[c.Name] >= c.atOnce() {
 				continue
 			}
-			c := l.model(s.Model)
-			if c == nil || c.Frozen || c.Have-c.Fast <= most || l.gave[c.Name] >= c.atOnce() || l.keptForGang(s, j) {
-				continue
+			i := l.firstSpare(x, j)
+			if i >= 0 && (c.Have-c.Fast > most || i < best) {
+				best, most = i, c.Have-c.Fast
 			}
-			best, most = i, c.Have-c.Fast
 		}
 		if best >= 0 {
 			break
 		}
 	}
 	return best
+}
+
+// firstSpare is the first of a model's ready replicas that is still to be had; −1 = none.
+func (l *lender) firstSpare(x *modelSurplus, j *Job) int {
+	for len(x.at) > 0 && l.slices[x.at[0]].Moving { // gone for good
+		x.at = x.at[1:]
+	}
+	for _, i := range x.at {
+		if !l.slices[i].Moving && !l.keptForGang(i, j) {
+			return i
+		}
+	}
+	return -1
 }
 
 // atOnce is how many ready replicas a model may give up in one plan. Headroom is

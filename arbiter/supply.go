@@ -41,81 +41,23 @@ func (d *decision) restoreSpare() {
 	}
 }
 
-// source is a slice on which a model could have one more replica.
-type source struct {
-	i        int
-	wait     int // until it is ready, in steps of five seconds
-	priority int // of the job that has to go; who waits least in the queue last
-	cost     time.Duration
-}
-
-// nobody is the priority of a slice on which no job runs.
-const nobody = -1 << 30
-
 // add brings one more replica of the model: it wakes one, starts one on an idle
 // slice, or reclaims a slice for one, whichever is ready first; of those that
 // take about as long, the one that costs least.
 func (d *decision) add(c *serving, reason Reason, idle bool) bool {
-	if !c.ranked {
-		c.from, c.ranked = d.sources(c), true
+	if !d.ranked {
+		d.rank()
 	}
-	for k, f := range c.from {
-		s := &d.slices[f.i]
-		if s.Moving || !idle && !s.Lent() { // taken meanwhile, or not what is looked for
-			continue
-		}
-		if s.Model != c.Name && s.Lent() && c.onItsWay > 0 {
-			c.onItsWay-- // a sleeper's slice whose loan has not begun yet will do sooner
-			return false
-		}
-		c.from = slices.Delete(c.from, k, k+1)
-		d.bring(c, f, reason)
-		return true
+	f, ok := d.nearest(c, idle)
+	if !ok {
+		return false
 	}
-	return false
-}
-
-// sources ranks all slices for one more replica.
-func (d *decision) sources(c *serving) (all []source) {
-	for i := range d.slices {
-		s := &d.slices[i]
-		if s.Moving && s.Lent() && s.Model == c.Name {
-			c.onItsWay++
-		}
-		if s.Moving || s.Phase == Unhealthy || !fits(s.Shape, c.Needs) || d.closed(s) {
-			continue
-		}
-		back := c.Cold
-		if s.Model == c.Name {
-			back = c.Back
-		}
-		f := source{i: i, priority: nobody, cost: time.Duration(units(s.Shape)) * time.Microsecond}
-		switch {
-		case s.Lent():
-			j := d.job(s.Job)
-			back += j.leaving()
-			f.priority = j.Priority
-			if f.cost += d.preemptCost(j); s.Model != c.Name {
-				f.cost += time.Millisecond
-			}
-		case s.Phase == Asleep && s.Model == c.Name:
-		case s.Phase == Free:
-			f.cost += time.Millisecond
-		case s.Phase == Asleep:
-			f.cost += 2 * time.Millisecond
-		default:
-			continue
-		}
-		if d.claimed(i) { // as a last resort: who gathers would have to begin anew
-			f.cost += time.Minute
-		}
-		f.wait = int(back / (5 * time.Second))
-		all = append(all, f)
+	if s := &d.slices[f.i]; s.Model != c.Name && s.Lent() && c.onItsWay > 0 {
+		c.onItsWay-- // a sleeper's slice whose loan has not begun yet will do sooner
+		return false
 	}
-	slices.SortFunc(all, func(a, b source) int {
-		return cmp.Or(a.wait-b.wait, cmp.Compare(a.priority, b.priority), cmp.Compare(a.cost, b.cost), a.i-b.i)
-	})
-	return all
+	d.bring(c, f, reason)
+	return true
 }
 
 // bring makes the move that a source calls for.
@@ -146,34 +88,43 @@ func (d *decision) giveBackSlow() {
 	if slow <= d.slowMax {
 		return
 	}
+	all := d.slowFirst()
 	for k := range d.models {
 		c := &d.models[k]
 		for slow > d.slowMax && c.Have < min(c.Slow, c.Max) {
-			best := -1
-			var cost time.Duration
-			for i := range d.slices {
-				s := &d.slices[i]
-				if !s.Lent() || s.Moving || s.Phase == Unhealthy || !fits(s.Shape, c.Needs) || d.job(s.Job).Fast() || d.closed(s) {
-					continue
-				}
-				if x := d.preemptCost(d.job(s.Job)); best < 0 || x < cost {
-					best, cost = i, x
-				}
-			}
-			if best < 0 {
+			n := slices.IndexFunc(all, func(i int) bool { return !d.slices[i].Moving && fits(d.slices[i].Shape, c.Needs) })
+			if n < 0 {
 				break
 			}
-			slow -= units(d.slices[best].Shape)
-			d.bring(c, source{i: best}, RiseAhead)
+			slow -= units(d.slices[all[n]].Shape)
+			d.bring(c, source{i: all[n]}, RiseAhead)
+			all = all[:copy(all[n:], all[n+1:])+n]
 		}
 	}
+}
+
+// slowFirst are the slices that work holds which must save first, what costs least
+// to stop first.
+func (d *decision) slowFirst() (all []int) {
+	cost := make([]time.Duration, len(d.slices))
+	for i := range d.slices {
+		s := &d.slices[i]
+		if !s.Lent() || s.Moving || s.Phase == Unhealthy || d.closed(s) {
+			continue
+		}
+		if j := d.holderOf(i); !j.Fast() {
+			all, cost[i] = append(all, i), d.preemptCost(j)
+		}
+	}
+	slices.SortFunc(all, func(a, b int) int { return cmp.Or(cmp.Compare(cost[a], cost[b]), a-b) })
+	return all
 }
 
 // slowLent is what work that must save first has borrowed.
 func (d *decision) slowLent() int {
 	slow := 0
 	for i := range d.slices {
-		if s := &d.slices[i]; s.Lent() && s.Phase != Unhealthy && !d.job(s.Job).Fast() {
+		if s := &d.slices[i]; s.Lent() && s.Phase != Unhealthy && !d.holderOf(i).Fast() {
 			slow += units(s.Shape)
 		}
 	}
