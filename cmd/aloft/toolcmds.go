@@ -167,7 +167,10 @@ type trainCmd struct {
 	Seed  uint64        `default:"1"`
 	Every int           `help:"Steps between checkpoints." default:"50"`
 	Pace  time.Duration `help:"Least time of a step."`
-	Data  string        `help:"Text file; default: a chapter that is built in."`
+	Data  string        `help:"Text file; default: the examples of $ALOFT_TRAINING_FILE, or a chapter that is built in."`
+
+	Epochs int     `help:"Passes over the text, instead of steps."`
+	Rate   float64 `help:"Times the learning rate." default:"1"`
 }
 
 // Run implements kong's command: the job's side of the checkpoint protocol.
@@ -186,7 +189,12 @@ func (c *trainCmd) Run(ctx context.Context) error {
 	if resume != "" && !filepath.IsAbs(resume) {
 		resume = filepath.Join(dir, resume)
 	}
+	examples := os.Getenv("ALOFT_TRAINING_FILE")
+	if c.Data != "" {
+		examples = ""
+	}
 	err := trainer.Run(ctx, trainer.Options{CheckpointDir: dir, Resume: resume, Steps: c.Steps, Seed: c.Seed, Data: c.Data,
+		Examples: examples, Validation: os.Getenv("ALOFT_VALIDATION_FILE"), Epochs: c.Epochs, Rate: c.Rate, OutputDir: os.Getenv("ALOFT_OUTPUT_DIR"),
 		Progress: progress, StepsPerCheckpoint: c.Every, Pace: c.Pace})
 	if errors.Is(err, trainer.ErrPreempted) {
 		return exitCode(jobs.ExitRequeue)

@@ -42,6 +42,7 @@ type model struct {
 	text []byte // as letters
 	data [sha256.Size]byte
 	step int
+	rate float64 // of learning
 	rng  *rand.PCG
 
 	w, m, v [nParams]float64
@@ -49,7 +50,7 @@ type model struct {
 }
 
 func newModel(text []byte, seed uint64) *model {
-	m := &model{text: encode(text), data: sha256.Sum256(text), rng: rand.NewPCG(seed, 0x616c6f6674)}
+	m := &model{text: encode(text), data: sha256.Sum256(text), rate: rate, rng: rand.NewPCG(seed, 0x616c6f6674)}
 	r := rand.New(m.rng)
 	for i := range m.w[:nEmbed] {
 		m.w[i] = r.NormFloat64() * 0.1
@@ -95,7 +96,7 @@ func (m *model) train() float64 {
 		g /= batch
 		m.m[i] = beta1*m.m[i] + (1-beta1)*g
 		m.v[i] = beta2*m.v[i] + (1-beta2)*g*g
-		m.w[i] -= rate * (m.m[i] / c1) / (math.Sqrt(m.v[i]/c2) + adamEp)
+		m.w[i] -= m.rate * (m.m[i] / c1) / (math.Sqrt(m.v[i]/c2) + adamEp)
 	}
 	return loss / batch
 }

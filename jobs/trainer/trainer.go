@@ -38,6 +38,11 @@ type Options struct {
 	Steps              int    // of Adam
 	Seed               uint64
 	Data               string    // text file, "" = Genesis 1 to 4
+	Examples           string    // JSONL file of examples, instead of Data
+	Validation         string    // JSONL file of examples whose loss is measured at each checkpoint, "" = none
+	Epochs             int       // passes over the text, instead of Steps; 0 = Steps
+	Rate               float64   // times the learning rate, 0 = 1
+	OutputDir          string    // folder for the final weights, "" = they are only summed
 	Progress           io.Writer // JSON lines, nil = none
 	StepsPerCheckpoint int       // 0 = only when asked to stop
 	// Pace is the least time of a step: a demonstration's machine has other work.
@@ -55,7 +60,9 @@ const (
 // Validate checks the bounds.
 func (o Options) Validate() error {
 	switch {
-	case o.Steps < 1 || o.Steps > maxSteps:
+	case o.Epochs < 0 || o.Epochs > maxSteps || o.Rate < 0:
+		return fmt.Errorf("train: epochs %d and rate %g, want none negative", o.Epochs, o.Rate)
+	case o.Epochs == 0 && (o.Steps < 1 || o.Steps > maxSteps):
 		return fmt.Errorf("train: steps is %d, want 1 to %d", o.Steps, maxSteps)
 	case o.StepsPerCheckpoint < 0:
 		return fmt.Errorf("train: steps per checkpoint is %d, want 0 or more", o.StepsPerCheckpoint)
@@ -69,11 +76,12 @@ func (o Options) Validate() error {
 
 // line is one progress line, see jobs.Report.
 type line struct {
-	Step       int     `json:"step"`
-	Total      int     `json:"total"`
-	Loss       float64 `json:"loss,omitempty"` // cross entropy of the step's batch, nats per character
-	Checkpoint string  `json:"checkpoint,omitempty"`
-	Result     string  `json:"result,omitempty"` // SHA-256 of the final weights
+	Step       int                `json:"step"`
+	Total      int                `json:"total"`
+	Loss       float64            `json:"loss,omitempty"` // cross entropy of the step's batch, nats per character
+	Checkpoint string             `json:"checkpoint,omitempty"`
+	Result     string             `json:"result,omitempty"` // SHA-256 of the final weights
+	Metrics    map[string]float64 `json:"metrics,omitempty"`
 }
 
 // Run trains to the end, or until ctx ends: then it saves and returns
@@ -83,17 +91,30 @@ func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	text, err := readText(o.Data)
+	text, err := readText(o)
 	if err != nil {
 		return err
 	}
+	if o.Epochs > 0 {
+		o.Steps = stepsOf(o.Epochs, text)
+	}
 	m := newModel(text, o.Seed)
+	if o.Rate > 0 {
+		m.rate = rate * o.Rate
+	}
 	if o.Resume != "" {
 		if err := m.load(o.Resume); err != nil {
 			return fmt.Errorf("train: resume: %w", err)
 		}
 	}
 	s := session{o: o, m: m}
+	if o.Validation != "" {
+		held, err := readExamples(o.Validation)
+		if err != nil {
+			return err
+		}
+		s.held = encode(held)
+	}
 	if o.Progress != nil {
 		s.out = json.NewEncoder(o.Progress)
 	}
@@ -107,6 +128,7 @@ type session struct {
 	m     *model
 	out   *json.Encoder
 	said  time.Time
+	held  []byte   // held-out text, nil = none
 	saves []string // the checkpoints that are kept, oldest first
 }
 
@@ -137,7 +159,12 @@ func (s *session) run(ctx context.Context) error {
 			}
 		}
 	}
-	return s.say(line{Step: s.m.step, Loss: loss, Result: s.m.sum()})
+	if s.o.OutputDir != "" {
+		if err := s.m.write(s.o.OutputDir); err != nil {
+			return err
+		}
+	}
+	return s.say(s.measured(line{Step: s.m.step, Loss: loss, Result: s.m.sum()}))
 }
 
 func (s *session) preempted(loss float64) error {
@@ -161,7 +188,7 @@ func (s *session) save(loss float64) error {
 	if len(s.saves) == 0 || s.saves[len(s.saves)-1] != path {
 		s.saves = append(s.saves, path)
 	}
-	if err := s.say(line{Step: s.m.step, Loss: loss, Checkpoint: path}); err != nil {
+	if err := s.say(s.measured(line{Step: s.m.step, Loss: loss, Checkpoint: path})); err != nil {
 		return err
 	}
 	for len(s.saves) > keep {
@@ -169,6 +196,15 @@ func (s *session) save(loss float64) error {
 		s.saves = s.saves[1:]
 	}
 	return nil
+}
+
+// measured adds to a line what is measured only now and then.
+func (s *session) measured(l line) line {
+	l.Metrics = map[string]float64{"train_loss": l.Loss, "trained_tokens": float64(s.m.step * batch)}
+	if s.held != nil {
+		l.Metrics["valid_loss"] = s.m.held(s.held)
+	}
+	return l
 }
 
 func (s *session) checkpoint(step int) string {
@@ -198,8 +234,12 @@ func (s *session) say(l line) error {
 	return nil
 }
 
-func readText(path string) ([]byte, error) {
-	if path == "" {
+func readText(o Options) ([]byte, error) {
+	path := o.Data
+	switch {
+	case o.Examples != "":
+		return readExamples(o.Examples)
+	case path == "":
 		return genesis, nil
 	}
 	f, err := os.Open(path)
