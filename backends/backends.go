@@ -96,6 +96,9 @@ type Placement struct {
 	Prefix []uint64
 	// Overflow says that the request may go to the model's external provider.
 	Overflow bool
+	// Split is equal for requests that are to be served by the same side of a model
+	// that has variants; 0 = it has none.
+	Split uint64
 }
 
 // Counter counts the tokens of a text the way the model's tokenizer does.
@@ -151,6 +154,9 @@ type Timing struct {
 	// Route is "" for a replica of ours, RouteOverflow for an external provider,
 	// RouteCache when no engine was asked.
 	Route string
+	// Variant is who served a request of a model that has variants: "base", the name
+	// of a variant, or "fallback", the model in a variant's place; "" = it has none.
+	Variant string
 	// Hedged says that a second replica was asked too.
 	Hedged bool
 	// PromptTokens of this caller (embeddings: apportioned from the merged call).

@@ -18,7 +18,7 @@ const (
 	corsMaxAge  = "7200" // seconds that a browser may remember it; Chromium's most
 	// A list in full: the standard knows no prefixes.
 	corsExpose = "X-Request-Id, Retry-After, Retry-After-Ms, X-Should-Retry, Server-Timing, " +
-		"X-Aloft-Reason, X-Aloft-Route, " +
+		"X-Aloft-Reason, X-Aloft-Route, X-Aloft-Variant, " +
 		"X-Ratelimit-Limit-Requests, X-Ratelimit-Remaining-Requests, X-Ratelimit-Reset-Requests, " +
 		"X-Ratelimit-Limit-Tokens, X-Ratelimit-Remaining-Tokens, X-Ratelimit-Reset-Tokens"
 )

@@ -41,6 +41,8 @@ type Model struct {
 	BySession, ByPrefix bool
 	// Overflow is set when the model has an external provider.
 	Overflow bool
+	// Split is set when some of its requests go to a variant.
+	Split bool
 }
 
 // Catalog knows the models. Neither method may load one.
@@ -142,5 +144,6 @@ type Deps struct {
 	Keys      Keys     // nil: everybody may come in
 	KeyAdmin  KeyAdmin // of the admin API
 	Recorder  Recorder
+	Variants  Variants
 	Metrics   http.Handler
 }

@@ -243,7 +243,7 @@ func (a *ask) place(scan *openai.Scan, m *Model, who *caller) {
 	p.Adapter = m.Adapter
 	// Elsewhere only with the key's leave; without keys the operator's is enough.
 	p.Overflow = m.Overflow && (who.grant == nil || who.grant.Overflow)
-	if m.BySession && (len(who.session) > 0 || scan.CacheKey != "") {
+	if named := len(who.session) > 0 || scan.CacheKey != ""; (m.BySession || m.Split) && named {
 		// The same in every process, and another for every tenant.
 		var d xxhash.Digest
 		d.Reset()
@@ -254,7 +254,15 @@ func (a *ask) place(scan *openai.Scan, m *Model, who *caller) {
 		} else {
 			_, _ = d.WriteString(scan.CacheKey)
 		}
-		p.Session = max(1, d.Sum64())
+		key := max(1, d.Sum64())
+		if m.BySession {
+			p.Session = key
+		}
+		if m.Split {
+			p.Split = key
+		}
+	} else if m.Split {
+		p.Split = max(1, xxhash.Sum64String(who.id))
 	}
 	if m.ByPrefix {
 		p.Prefix = openai.PrefixHashes(nil, scan.Text)

@@ -81,6 +81,9 @@ func setTiming(h *fasthttp.ResponseHeader, t *backends.Timing) {
 	if t.Route != "" {
 		h.Set("X-Aloft-Route", t.Route)
 	}
+	if t.Variant != "" {
+		h.Set("X-Aloft-Variant", t.Variant)
+	}
 }
 
 // appendMillis writes a duration in ms, with three decimals.

@@ -65,6 +65,7 @@ func (s *Server) newRouter() router {
 	}
 	all = append(all, s.jobRoutes(get)...)
 	all = append(all, s.adminRoutes(get)...)
+	all = append(all, s.variantRoutes(get)...)
 	for _, rt := range all {
 		if strings.HasSuffix(rt.path, "/") {
 			r.prefix = append(r.prefix, rt)
