@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 		roleServe()
 	case "f15":
 		roleF15()
+	case "rows":
+		roleRows()
 	case "show":
 		for _, e := range os.Environ() {
 			fmt.Println(e)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -286,7 +287,7 @@ func TestGate(t *testing.T) {
 		order := make(chan int, 3)
 		for i := range 3 {
 			go func() {
-				if g.enter(ctx) == nil {
+				if g.enter(ctx, 1) == nil {
 					order <- i
 				}
 			}()
@@ -306,16 +307,96 @@ func TestGate(t *testing.T) {
 		if len(order) != 0 {
 			t.Error("three are through a gate of two")
 		}
-		g.leave()
+		g.leave(1)
 		if got := <-order; got != 2 {
 			t.Errorf("%d came next, want 2", got)
 		}
 		cancel(errCancelled)
-		if err := g.enter(ctx); !errors.Is(err, errCancelled) {
+		if err := g.enter(ctx, 1); !errors.Is(err, errCancelled) {
 			t.Errorf("enter after the end: %v", err)
 		}
-		if g.busy != 2 || len(g.wait) != 0 {
-			t.Errorf("%d busy, %d waiting; want 2, 0", g.busy, len(g.wait))
+		if g.busy != 2 || g.held != 2 || len(g.wait) != 0 {
+			t.Errorf("%d busy with %d bytes, %d waiting; want 2, 2, 0", g.busy, g.held, len(g.wait))
+		}
+	})
+}
+
+// Rows that are too large together go one after the other, and the largest one
+// still goes.
+func TestGateHoldsSoManyBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{limit: func() int { return 8 }}
+		through := make(chan int, 8)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		enter := func(ctx context.Context, bytes int) {
+			go func() {
+				if g.enter(ctx, bytes) == nil {
+					through <- bytes
+				}
+			}()
+			synctest.Wait()
+		}
+		enter(t.Context(), maxRowBytes/2)
+		enter(t.Context(), maxRowBytes/2)
+		enter(ctx, 1)
+		enter(t.Context(), 2*maxRowBytes)
+		if len(through) != 2 || g.held != maxRowBytes {
+			t.Fatalf("%d rows of %d bytes are through, want 2 of %d", len(through), g.held, maxRowBytes)
+		}
+		cancel(errCancelled) // the one in front goes
+		g.leave(maxRowBytes / 2)
+		synctest.Wait()
+		if len(through) != 2 {
+			t.Fatal("the largest row came through beside another")
+		}
+		g.leave(maxRowBytes / 2)
+		synctest.Wait()
+		if len(through) != 3 || g.busy != 1 {
+			t.Fatalf("%d rows are through, %d under way; want 3, 1", len(through), g.busy)
+		}
+	})
+}
+
+// What waits for a commit is bounded: rows wait for the disk, and for a log that
+// has failed nobody waits.
+func TestRowLogIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rows = 64
+		b := Batch{Counts: Counts{Total: rows}}
+		l, err := openRowLog(t.TempDir(), &b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.close()
+		body := []byte(`"` + strings.Repeat("x", commitBytes/4) + `"`)
+		var added atomic.Int32
+		for i := range rows {
+			go func() {
+				l.add(outcomeRow{row: i, customID: []byte(`"r"`), result: Result{Status: 200, Body: body}})
+				added.Add(1)
+			}()
+		}
+		synctest.Wait()
+		if n := added.Load(); n < 8 || n > 9 {
+			t.Errorf("%d rows of a quarter of a commit are held, want 8", n)
+		}
+		if len(l.wake) != 1 {
+			t.Error("nobody is told that a commit is worth it")
+		}
+		if err := l.commit(func(RowLog, Counts, Usage) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := added.Load(); n < 16 || n > 18 {
+			t.Errorf("%d rows after a commit, want 16", n)
+		}
+		if err := l.commit(func(_ RowLog, c Counts, _ Usage) error { return fmt.Errorf("no store for %+v", c) }); err == nil {
+			t.Error("commit hid the store's error")
+		}
+		l.fail()
+		synctest.Wait()
+		if n := added.Load(); n != rows {
+			t.Errorf("%d rows wait for a log that has failed", rows-n)
 		}
 	})
 }

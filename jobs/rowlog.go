@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/tidwall/gjson"
 
@@ -30,13 +31,23 @@ func (o outcomeRow) ok() bool { return o.result.Status >= 200 && o.result.Status
 // commit: the files are synced first, then the offsets are stored; bytes beyond
 // the stored offsets are cut off when it is opened. So a row is in the files
 // exactly once, wherever the process died.
+//
+// Rows are added by whoever called them, commits are made by one goroutine. What
+// waits for a commit is bounded: a slow disk slows the rows down.
 type rowLog struct {
 	files   [2]*os.File // output, errors
-	pending [2][]byte   // lines not yet written
-	at      RowLog      // as it will be after the next commit
-	counts  Counts
-	usage   Usage
-	rows    int // since the last commit
+	size    [2]int64    // committed bytes of them; belongs to the committer
+	spare   [2][]byte   // the committer's, for the next lines
+	wake    chan struct{}
+	blocked sync.Cond // until lines are taken, or the log has failed
+
+	mu     sync.Mutex
+	lines  [2][]byte // not yet written
+	rows   int       // in them
+	at     RowLog    // with the rows in them
+	counts Counts
+	usage  Usage
+	failed bool
 }
 
 // errLost is a batch whose local files no longer hold what was committed.
@@ -46,10 +57,11 @@ func openRowLog(dir string, b *Batch) (*rowLog, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	l := &rowLog{at: b.Log, counts: b.Counts, usage: b.Usage}
+	l := &rowLog{at: b.Log, counts: b.Counts, usage: b.Usage, size: [2]int64{b.Log.Output, b.Log.Errors}, wake: make(chan struct{}, 1)}
+	l.blocked.L = &l.mu
 	l.at.Done = make([]byte, (b.Counts.Total+7)/8)
 	copy(l.at.Done, b.Log.Done)
-	for i, committed := range []int64{b.Log.Output, b.Log.Errors} {
+	for i, committed := range l.size {
 		f, err := os.OpenFile(filepath.Join(dir, rowFiles[i]), os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
 			l.close()
@@ -81,47 +93,95 @@ func (l *rowLog) close() {
 	}
 }
 
-func (l *rowLog) done(row int) bool { return l.at.Done[row/8]&(1<<(row%8)) != 0 }
+// done reports whether the row is in the log, committed or not.
+func (l *rowLog) done(row int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.at.has(row)
+}
 
-func (l *rowLog) buffered() int { return len(l.pending[0]) + len(l.pending[1]) }
+func (l RowLog) has(row int) bool { return l.Done[row/8]&(1<<(row%8)) != 0 }
 
+// maxLines bounds the lines that wait for a commit, in bytes; the last one may
+// be longer.
+const maxLines = 2 * commitBytes
+
+// add takes a row, as soon as there is room. One that comes to a log that has
+// failed is dropped: it runs again.
 func (l *rowLog) add(o outcomeRow) {
-	if l.done(o.row) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.buffered() >= maxLines && !l.failed {
+		l.blocked.Wait()
+	}
+	if l.failed {
+		return
+	}
+	if l.at.has(o.row) {
 		panic(fmt.Sprintf("BUG: row %d of a batch ended twice", o.row))
 	}
 	l.at.Done[o.row/8] |= 1 << (o.row % 8)
 	l.rows++
 	if o.ok() {
-		l.pending[0] = appendRow(l.pending[0], o)
+		l.lines[0] = appendRow(l.lines[0], o)
 		l.counts.Completed++
 		l.usage.add(o.result)
-		return
+	} else {
+		l.lines[1] = appendRow(l.lines[1], o)
+		l.counts.Failed++
 	}
-	l.pending[1] = appendRow(l.pending[1], o)
-	l.counts.Failed++
+	if l.buffered() >= commitBytes {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (l *rowLog) buffered() int { return len(l.lines[0]) + len(l.lines[1]) }
+
+// fail lets nobody wait for a commit that does not come.
+func (l *rowLog) fail() {
+	l.mu.Lock()
+	l.failed = true
+	l.mu.Unlock()
+	l.blocked.Broadcast()
 }
 
 // commit makes everything added so far permanent; store puts the offsets into
 // the batch's record. After an error the log must be opened anew.
 func (l *rowLog) commit(store func(RowLog, Counts, Usage) error) error {
+	l.mu.Lock()
 	if l.rows == 0 {
+		l.mu.Unlock()
 		return nil
 	}
-	for i, at := range []*int64{&l.at.Output, &l.at.Errors} {
-		if len(l.pending[i]) == 0 {
-			continue
+	lines, at, counts, usage := l.lines, l.at.clone(), l.counts, l.usage
+	l.lines, l.rows = l.spare, 0
+	l.mu.Unlock()
+	l.blocked.Broadcast()
+	for i := range lines {
+		if len(lines[i]) > 0 {
+			if _, err := l.files[i].WriteAt(lines[i], l.size[i]); err != nil {
+				return err
+			}
+			if err := l.files[i].Sync(); err != nil {
+				return err
+			}
+			l.size[i] += int64(len(lines[i]))
 		}
-		if _, err := l.files[i].WriteAt(l.pending[i], *at); err != nil {
-			return err
+		if l.spare[i] = lines[i][:0]; cap(lines[i]) > 2*maxLines {
+			l.spare[i] = nil // one long row
 		}
-		if err := l.files[i].Sync(); err != nil {
-			return err
-		}
-		*at += int64(len(l.pending[i]))
-		l.pending[i] = l.pending[i][:0]
 	}
-	l.rows = 0
-	return store(l.at, l.counts, l.usage)
+	at.Output, at.Errors = l.size[0], l.size[1]
+	return store(at, counts, usage)
+}
+
+// clone copies the log's state: the bits keep changing under their owner.
+func (l RowLog) clone() RowLog {
+	l.Done = bytes.Clone(l.Done)
+	return l
 }
 
 // add takes a reply's usage, by the names that any of the endpoints gives it.

@@ -23,8 +23,7 @@ var (
 
 const (
 	commitEvery = 250 * time.Millisecond // longest time an answered row is not yet permanent
-	commitBytes = 1 << 20                // output held in memory before it is written
-	commitRows  = 1024
+	commitBytes = 1 << 20                // output that is worth a commit at once
 )
 
 // batchRun is an unfinished batch in this process.
@@ -199,20 +198,17 @@ func (m *Manager) runRows(ctx context.Context, b *Batch) error {
 	run, stop := context.WithDeadlineCause(run, b.Stamps.Expires, errExpired)
 	defer stop()
 
-	skip := log.at.clone()
-	outcomes := make(chan outcomeRow, commitRows/4) // so that a sync does not hold up the rows
-	written := make(chan error, 1)
+	sent, written := make(chan struct{}), make(chan error, 1)
 	go func() {
-		err := m.writeRows(b.ID, log, outcomes)
+		err := m.writeRows(b.ID, log, sent)
 		if err != nil {
+			log.fail()
 			cancel(err)
-			for range outcomes { // their rows run again
-			}
 		}
 		written <- err
 	}()
-	err = m.sendRows(run, b, skip, outcomes)
-	close(outcomes)
+	err = m.sendRows(run, b, log)
+	close(sent)
 	if werr := <-written; werr != nil {
 		return fmt.Errorf("batch %s: store rows: %w", b.ID, werr)
 	}
@@ -233,7 +229,7 @@ func (m *Manager) runRows(ctx context.Context, b *Batch) error {
 // sendRows reads the input again and has each row that is not done called, as
 // many at a time as the model's gate lets through. It returns when no call is
 // under way any more.
-func (m *Manager) sendRows(ctx context.Context, b *Batch, skip RowLog, outcomes chan<- outcomeRow) error {
+func (m *Manager) sendRows(ctx context.Context, b *Batch, log *rowLog) error {
 	in, err := m.openInput(ctx, b)
 	if err != nil {
 		return err
@@ -244,20 +240,20 @@ func (m *Manager) sendRows(ctx context.Context, b *Batch, skip RowLog, outcomes 
 	gate := m.gate(b.Model)
 	endpoint, _ := endpointOf(b.Endpoint)
 	return eachRow(in, b, func(row int, line batchLine) error {
-		if skip.Done[row/8]&(1<<(row%8)) != 0 {
+		if log.done(row) {
 			return nil
 		}
 		r := Row{Endpoint: endpoint, Tenant: b.Tenant, Key: b.Key, Body: line.Body, ID: rowID(b.ID, row)}
-		if err := gate.enter(ctx); err != nil {
+		if err := gate.enter(ctx, len(line.Body)); err != nil {
 			return err
 		}
 		id := bytes.Clone(line.CustomID) // the line's bytes are the reader's
 		r.Body = bytes.Clone(r.Body)
 		calls.Go(func() {
-			defer gate.leave()
+			defer gate.leave(len(r.Body))
 			if o, ended := m.callRow(ctx, r); ended {
 				o.row, o.id, o.customID = row, r.ID, id
-				outcomes <- o
+				log.add(o)
 			}
 		})
 		return nil
@@ -303,26 +299,19 @@ func (m *Manager) gate(model string) *gate {
 	return g
 }
 
-// writeRows owns the log: it adds what arrives and commits often.
-func (m *Manager) writeRows(id string, log *rowLog, outcomes <-chan outcomeRow) error {
+// writeRows commits what has been added, often, and the rest once all is sent.
+func (m *Manager) writeRows(id string, log *rowLog, sent <-chan struct{}) error {
 	tick := time.NewTicker(commitEvery)
 	defer tick.Stop()
 	for {
-		due := false
 		select {
-		case o, more := <-outcomes:
-			if !more {
-				return log.commit(m.storeRows(id))
-			}
-			log.add(o)
-			due = log.buffered() >= commitBytes || log.rows >= commitRows
+		case <-sent:
+			return log.commit(m.storeRows(id))
+		case <-log.wake:
 		case <-tick.C:
-			due = true
 		}
-		if due {
-			if err := log.commit(m.storeRows(id)); err != nil {
-				return err
-			}
+		if err := log.commit(m.storeRows(id)); err != nil {
+			return err
 		}
 	}
 }
@@ -357,7 +346,7 @@ func (m *Manager) endBatch(b *Batch, to BatchStatus, code, message string) error
 	}
 	now := time.Now()
 	names := [2]string{}
-	for i, size := range []int64{log.at.Output, log.at.Errors} {
+	for i, size := range log.size {
 		if size == 0 {
 			continue
 		}
@@ -403,10 +392,4 @@ func (m *Manager) fillRows(b *Batch, log *rowLog, code, message string) error {
 		return err
 	}
 	return log.commit(m.storeRows(b.ID))
-}
-
-// clone copies the log's state: the bits keep changing under their owner.
-func (l RowLog) clone() RowLog {
-	l.Done = bytes.Clone(l.Done)
-	return l
 }
