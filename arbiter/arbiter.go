@@ -172,6 +172,7 @@ type Job struct {
 	Have     int // slices it holds or is being given
 	MaxWidth int
 	MinWidth int    // a gang: all of these or none, started together; below 2 = no gang
+	Whole    bool   // it begins with all that it will have, and takes no more before it is queued again
 	Tenant   string // whose it is; shares are between tenants
 	Priority int
 	Created  time.Time
@@ -203,7 +204,9 @@ const fastLeave = 2 * time.Second
 func (j *Job) Fast() bool { return j.Kind == "batch" || j.Leave > 0 && j.Leave <= fastLeave }
 
 // Waits reports whether the job could use another slice.
-func (j *Job) Waits() bool { return j.Have < j.MaxWidth }
+func (j *Job) Waits() bool {
+	return j.Have < j.MaxWidth && !(j.Whole && j.Have >= max(1, j.MinWidth))
+}
 
 // Gang reports whether the job starts with several slices or not at all.
 func (j *Job) Gang() bool { return j.MinWidth > 1 && j.Have < j.MinWidth }

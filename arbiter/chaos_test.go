@@ -408,7 +408,10 @@ func (p *puppet) leave(m *motion) error {
 func (p *puppet) lend(m *motion) (bool, error) {
 	switch m.step {
 	case 0:
-		if s := m.slices[0]; s.Phase == Ready {
+		for _, s := range m.slices {
+			if s.Phase != Ready {
+				continue
+			}
 			r := p.on(s.ID, s.Model)
 			if r == nil || r.Phase != Ready {
 				return false, errors.New("no ready replica")
@@ -416,7 +419,10 @@ func (p *puppet) lend(m *motion) (bool, error) {
 			r.Phase, m.next = Draining, p.takes(time.Second)
 		}
 	case 1:
-		if s := m.slices[0]; s.Phase == Ready {
+		for _, s := range m.slices {
+			if s.Phase != Ready {
+				continue
+			}
 			r := p.on(s.ID, s.Model)
 			if r == nil {
 				return false, errors.New("replica crashed")

@@ -95,18 +95,19 @@ func (d *decision) advance(c *Claim, j *Job, mine []int) bool {
 	if !ready || len(use) < want {
 		return true
 	}
+	use = use[:min(len(use), max(want, j.most()))] // a claim holds no more than there was room for
 	u := 0
-	for _, i := range use[:want] {
+	for _, i := range use {
 		u += units(d.slices[i].Shape)
 	}
-	if d.lent+u > d.lendable || d.loans+want > d.Cap {
+	if d.lent+u > d.lendable || d.loans+len(use) > d.Cap {
 		return true // needs have grown meanwhile; the claim's timeout ends it
 	}
 	var from *serving
-	if want == 1 {
+	if len(use) == 1 {
 		from = d.model(d.slices[use[0]].Model)
 	}
-	d.lendTo(use[:want], j, from)
+	d.lendTo(use, j, from)
 	return false
 }
 
@@ -224,7 +225,9 @@ const unknownRest = time.Hour
 
 // gathers reports whether the job is given slices by gathering: several at once, or
 // a whole GPU, for which others may have to be emptied.
-func (j *Job) gathers() bool { return j.Gang() || units(j.Needs) >= wholeUnits }
+func (j *Job) gathers() bool {
+	return j.Gang() || j.Whole && j.most() > 1 || units(j.Needs) >= wholeUnits
+}
 
 // gather finds a gang its slices, all or none: whole GPUs from those that are
 // cheapest to empty, in one server if the gang fits one, or single slices.
@@ -251,38 +254,6 @@ const mostGathers = 8
 // more than half of one gets one to itself.
 const wholeUnits = 4
 
-// gatherSlices takes idle slices and those of jobs of lower priority.
-func (l *lender) gatherSlices(j *Job, t *tenant, want int) {
-	f := failure{j.Needs, j.Priority, false}
-	if l.failed[f] || l.veto != "" {
-		return
-	}
-	var found []int
-	taken := map[int]bool{}
-	for _, victims := range []bool{false, true} {
-		for _, o := range l.shapes(j.Needs) {
-			list := o.careful
-			if victims {
-				list = o.careVictims
-			}
-			for _, i := range list {
-				s := &l.slices[i]
-				if len(found) == want || s.Moving || taken[i] || l.claimed(i) || l.keptForGang(i, j) || l.oversize(s, j.Needs) ||
-					victims && (!s.Lent() || l.aged(l.Now, l.holderOf(i)) >= j.Priority) {
-					continue
-				}
-				taken[i] = true
-				found = append(found, i)
-			}
-		}
-	}
-	if len(found) < want {
-		l.failed[f] = true
-		return
-	}
-	l.take(j, t, found, nil)
-}
-
 // take claims what was found and empties it; with nothing to empty it is lent at once.
 func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
 	u, fresh := 0, 0
@@ -302,7 +273,7 @@ func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
 	if !j.Fast() {
 		l.slow += u
 	}
-	t.has += float64(max(1, j.MinWidth-j.Have)) * j.Needs.Weight()
+	t.has += float64(max(len(found), len(gpus))) * j.Needs.Weight()
 	c := Claim{Job: j.ID, GPUs: gpus, Since: l.Now, Until: l.Now.Add(gatherFor + leave)}
 	if len(gpus) == 0 {
 		for _, i := range found {

@@ -369,7 +369,6 @@ func (d *decision) lendTo(at []int, j *Job, from *serving) {
 		who, m.Model, m.Why = *from.Model, from.Name, from.Numbers
 		m.Why.Cost = from.Back
 		if d.slices[at[0]].Phase == Ready {
-			from.Have--
 			m.Reason = Surplus
 			m.Why.Cost = from.Out + from.Back
 			if !from.SurplusFrom.IsZero() {
@@ -377,14 +376,26 @@ func (d *decision) lendTo(at []int, j *Job, from *serving) {
 			}
 			m.Why.Gain = m.Why.For // what lasted t is expected to last t again
 		}
-		from.lent += len(at)
+	}
+	cold := false // some of it would have to start from nothing
+	for _, i := range at {
+		s := &d.slices[i]
+		cold = cold || s.Model == ""
+		c := d.model(s.Model)
+		if c == nil {
+			continue
+		}
+		if c.lent++; s.Phase == Ready {
+			c.Have--
+			m.Reason = Surplus
+		}
 	}
 	for i := range d.Models { // whoever takes it back must be able to keep the promise
 		m := &d.Models[i]
 		if !fits(d.slices[at[0]].Shape, m.Needs) {
 			continue
 		}
-		if who.Back = max(who.Back, m.Back); d.slices[at[0]].Model == "" {
+		if who.Back = max(who.Back, m.Back); cold {
 			who.Cold = max(who.Cold, m.Cold)
 		} else {
 			who.Cold = 0

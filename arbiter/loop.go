@@ -263,13 +263,13 @@ func (a *Arbiter) carryOut(ctx context.Context, t task) (lost time.Duration, err
 	s := t.slices[0]
 	switch m.Action {
 	case Lend:
-		if s.Phase == Ready {
-			if err := a.opt.Serving.Rest(ctx, s.Slice); err != nil {
-				return 0, fmt.Errorf("put %s to sleep: %w", s.Model, err)
-			}
-		}
 		var on []gpu.Slice
 		for _, s := range t.slices {
+			if s.Phase == Ready {
+				if err := a.opt.Serving.Rest(ctx, s.Slice); err != nil {
+					return 0, fmt.Errorf("put %s to sleep: %w", s.Model, err)
+				}
+			}
 			on = append(on, s.Slice)
 		}
 		return a.lend(ctx, m.Job, on)

@@ -358,9 +358,6 @@ func (c *Config) validate() error {
 		if err := t.Validate(); err != nil {
 			return at(fmt.Sprintf("jobs.templates[%d]", i), "%w", err)
 		}
-		if t.MinWidth > 1 {
-			return at(fmt.Sprintf("jobs.templates[%d].width", i), "min is %d, a job gets one slice in this version", t.MinWidth)
-		}
 	}
 	if c.Jobs.BatchWidth < 0 || c.Jobs.BatchRows < 1 {
 		return at("jobs", "batch_width must not be negative and batch_rows at least 1")

@@ -200,8 +200,12 @@ func batching(c *Config, m ModelConfig) batcher.Options {
 
 func (s *server) checkTemplates(c *Config) error {
 	for i, t := range c.Jobs.Templates {
-		if _, err := s.shape(t.Shape); err != nil {
+		needs, err := s.shape(t.Shape)
+		if err != nil {
 			return at(fmt.Sprintf("jobs.templates[%d].shape", i), "job template %s: shape: %w", t.Name, err)
+		}
+		if have := s.room(needs); t.Width.Min > have {
+			return at(fmt.Sprintf("jobs.templates[%d].width", i), "job template %s: min is %d, this node has %d slices that are as large", t.Name, t.Width.Min, have)
 		}
 	}
 	return nil

@@ -207,6 +207,18 @@ func (s *server) shape(profile string) (gpu.Shape, error) {
 	return gpu.Shape{}, fmt.Errorf("no slice is as large as %q; this node has %s", profile, strings.Join(slices.Compact(have), ", "))
 }
 
+// room counts the slices of this node that are at least as large.
+func (s *server) room(needs gpu.Shape) (n int) {
+	for _, d := range s.devices {
+		for _, sl := range d.Slices {
+			if sl.Shape.ComputeSlices >= needs.ComputeSlices && sl.Shape.Bytes >= needs.Bytes {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // openModels checks all that the models need and makes their batchers.
 func (s *server) openModels(context.Context) error {
 	s.serving = &serving{changed: make(chan struct{}), rows: map[string]bool{}, offline: map[string]int{},
@@ -318,7 +330,7 @@ func (s *server) openGateway(ctx context.Context) error {
 	edge.Telemetry.Sample = s.telemetry.sample()
 	s.gateway, err = gateway.New(edge,
 		gateway.Deps{Catalog: catalog{s.serving}, Submitter: way, Observer: obs, Decisions: decisions{s.arbiter},
-			Status: statusSource{s}, Reporter: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape},
+			Status: statusSource{s}, Reporter: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape, s.room},
 			Keys: s.keys, KeyAdmin: s.keys, Recorder: obs.recorder}, s.log)
 	return err
 }

@@ -179,10 +179,25 @@ func TestJobsThatCannotRunAreRefused(t *testing.T) {
 		}
 		return gpu.Shape{}, nil
 	}
-	for param, j := range map[string]jobs.Job{"shape": {Shape: "7g.80gb"}, "min_width": {MinWidth: 2}} {
-		_, err := jobDoor{shape: small}.Submit(t.Context(), j)
+	for param, j := range map[string]jobs.Job{"shape": {Shape: "7g.80gb"}, "min_width": {MinWidth: 3}} {
+		_, err := jobDoor{shape: small, room: func(gpu.Shape) int { return 2 }}.Submit(t.Context(), j)
 		if bad, ok := errors.AsType[*jobs.InvalidError](err); !ok || bad.Param != param {
 			t.Errorf("%s: %v, want it refused", param, err)
+		}
+	}
+}
+
+func TestWidth(t *testing.T) {
+	for _, c := range []struct {
+		job         jobs.Job
+		least, most int
+	}{
+		{jobs.Job{}, 1, 1},
+		{jobs.Job{MinWidth: 2, MaxWidth: 4}, 2, 4},
+		{jobs.Job{MinWidth: 2, MaxWidth: 4, Slices: []string{"a", "b", "c"}}, 3, 3}, // no member may be lost, and none is added
+	} {
+		if least, most, whole := width(c.job); least != c.least || most != c.most || !whole {
+			t.Errorf("%+v: %d to %d, whole %v; want %d to %d, whole", c.job, least, most, whole, c.least, c.most)
 		}
 	}
 }

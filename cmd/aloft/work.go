@@ -51,14 +51,14 @@ func (w *work) Jobs() ([]arbiter.Job, error) {
 		if err != nil {
 			continue // stored when the node was another: it waits for one on which it fits
 		}
-		a := arbiter.Job{ID: j.ID, Kind: string(j.Kind), Needs: needs, MaxWidth: 1, // Start gives a program one slice
-			Tenant: j.Tenant, Priority: j.Priority, Created: j.Created, Model: j.Model, Grace: j.Grace, Slices: j.Slices, Running: j.State == jobs.Running}
+		a := arbiter.Job{ID: j.ID, Kind: string(j.Kind), Needs: needs, Tenant: j.Tenant, Priority: j.Priority, Created: j.Created, Model: j.Model, Grace: j.Grace, Slices: j.Slices, Running: j.State == jobs.Running}
 		if j.Kind == jobs.KindBatch {
 			if !w.batch(&a, j, offline[j.ID]) {
 				continue
 			}
 			delete(offline, j.ID)
 		} else {
+			a.MinWidth, a.MaxWidth, a.Whole = width(j)
 			a.Restart = time.Second
 			a.Unsaved = time.Since(w.saved(j))
 		}
@@ -71,6 +71,17 @@ func (w *work) Jobs() ([]arbiter.Job, error) {
 	}
 	w.last = slices.Clone(out)
 	return out, nil
+}
+
+// width is how many slices a program may be given. One that has its slices keeps
+// that number until it is queued again: its processes cannot be told of another,
+// and the loss of any of them ends all.
+func width(j jobs.Job) (least, most int, whole bool) {
+	least = max(1, j.MinWidth)
+	if n := len(j.Slices); n > 0 {
+		return n, n, true
+	}
+	return least, max(least, j.MaxWidth), true
 }
 
 // keep forgets when jobs began that are not listed any more.
@@ -114,15 +125,17 @@ func (w *work) batch(a *arbiter.Job, j jobs.Job, replicas []pool.Replica) bool {
 type jobDoor struct {
 	*jobs.Manager
 	shape func(profile string) (gpu.Shape, error)
+	room  func(gpu.Shape) int // slices of this node that are as large
 }
 
 // Submit implements gateway.Jobs.
 func (d jobDoor) Submit(ctx context.Context, j jobs.Job) (jobs.Job, error) {
-	if _, err := d.shape(j.Shape); err != nil {
+	needs, err := d.shape(j.Shape)
+	if err != nil {
 		return jobs.Job{}, &jobs.InvalidError{Param: "shape", Reason: err.Error()}
 	}
-	if j.MinWidth > 1 {
-		return jobs.Job{}, &jobs.InvalidError{Param: "min_width", Reason: fmt.Sprintf("%d slices are wanted, a job gets one", j.MinWidth)}
+	if have := d.room(needs); j.MinWidth > have {
+		return jobs.Job{}, &jobs.InvalidError{Param: "min_width", Reason: fmt.Sprintf("%d slices are wanted, this node has %d that are as large", j.MinWidth, have)}
 	}
 	return d.Manager.Submit(ctx, j)
 }
@@ -198,12 +211,12 @@ func (w *work) Preempt(ctx context.Context, id string, slice gpu.Slice) (lost ti
 	if err := w.jobs.Preempt(ctx, id, j.Grace); err != nil && !errors.Is(err, jobs.ErrFinished) {
 		return 0, err
 	}
-	if j.Kind == jobs.KindBatch {
-		return 0, nil // finished rows are kept, the rest is asked again
+	if j.Kind == jobs.KindBatch || j.State != jobs.Running {
+		return 0, nil // finished rows are kept, the rest is asked again; of a gang the first slice tells for all
 	}
 	after, err := w.jobs.Get(ctx, id)
 	if err != nil || after.State.Terminal() || after.Progress.CheckpointAt.After(asked) {
 		return 0, nil
 	}
-	return asked.Sub(w.saved(j)), nil
+	return time.Duration(len(j.Slices)) * asked.Sub(w.saved(j)), nil
 }
