@@ -243,3 +243,14 @@ func validate(ctx context.Context, r io.Reader, route string) (verdict, error) {
 	}
 	return v, nil
 }
+
+// CheckInput finds what a batch for this route would be refused for, by the check
+// that it has when it begins.
+func CheckInput(ctx context.Context, r io.Reader, route string) ([]LineError, error) {
+	in := &io.LimitedReader{R: r, N: maxBatchBytes + 1}
+	v, err := validate(ctx, in, route)
+	if in.N <= 0 {
+		return []LineError{{Code: "file_too_large", Message: fmt.Sprintf("A batch file has at most %d bytes.", maxBatchBytes)}}, nil
+	}
+	return v.Errors, err
+}

@@ -16,7 +16,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // remote are the flags of commands that talk to a running server.
@@ -174,92 +173,4 @@ func (c *client) upload(ctx context.Context, name string, r io.Reader) (string, 
 	defer resp.Body.Close()
 	var v struct{ ID string }
 	return v.ID, json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&v)
-}
-
-// batchObject is what the client commands read of OpenAI's batch object.
-type batchObject struct {
-	ID            string
-	Status        string
-	Endpoint      string
-	OutputFileID  string                                 `json:"output_file_id"`
-	ErrorFileID   string                                 `json:"error_file_id"`
-	CreatedAt     int64                                  `json:"created_at"`
-	InProgressAt  int64                                  `json:"in_progress_at"`
-	RequestCounts struct{ Total, Completed, Failed int } `json:"request_counts"`
-	Errors        struct {
-		Data []struct {
-			Code, Message string
-			Line          int
-		}
-	}
-}
-
-func (b batchObject) ended() bool {
-	switch b.Status {
-	case "completed", "failed", "expired", "cancelled":
-		return true
-	}
-	return false
-}
-
-func (b batchObject) String() string {
-	n := b.RequestCounts
-	s := fmt.Sprintf("%s  %-11s %d of %d rows done, %d failed", b.ID, b.Status, n.Completed+n.Failed, n.Total, n.Failed)
-	const shown = 5
-	for i, e := range b.Errors.Data {
-		if i == shown {
-			return s + fmt.Sprintf("\n  and %d more (--json shows all)", len(b.Errors.Data)-shown)
-		}
-		s += fmt.Sprintf("\n  line %d: %s (%s)", e.Line, e.Message, e.Code)
-	}
-	return s
-}
-
-// wait polls a batch until it ends, telling each step.
-func (c *client) wait(ctx context.Context, id string, tell func(batchObject)) (batchObject, error) {
-	for {
-		var b batchObject
-		if err := c.call(ctx, http.MethodGet, "/v1/batches/"+url.PathEscape(id), nil, &b); err != nil {
-			return b, err
-		}
-		tell(b)
-		if b.ended() {
-			return b, nil
-		}
-		select {
-		case <-time.After(500 * time.Millisecond):
-		case <-ctx.Done():
-			return b, context.Cause(ctx)
-		}
-	}
-}
-
-// full finds the id that a short one, as listings show it (job-7818), stands
-// for. Anything else is returned as it is.
-func (c *client) full(ctx context.Context, id string) (string, error) {
-	kind, end, ok := strings.Cut(id, "-")
-	if !ok || len(end) != 4 || strings.Contains(kind, "_") {
-		return id, nil
-	}
-	path := "/aloft/v1/jobs?limit=100"
-	if kind == "batch" {
-		path = "/v1/batches?limit=100"
-	}
-	var list struct{ Data []struct{ ID string } }
-	if err := c.call(ctx, http.MethodGet, path, nil, &list); err != nil {
-		return "", err
-	}
-	var found []string
-	for _, o := range list.Data {
-		if short(o.ID) == id {
-			found = append(found, o.ID)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return id, nil // the server says what it makes of it
-	case 1:
-		return found[0], nil
-	}
-	return "", fmt.Errorf("%s is short for each of %s: give one in full", id, strings.Join(found, ", "))
 }

@@ -63,30 +63,27 @@ func TestCommandsOverTLS(t *testing.T) {
 		{[]string{"why", "nobody"}, []string{`there is no model, slice or job "nobody"`}},
 		{[]string{"why", "g9/s9"}, []string{`there is no model, slice or job "g9/s9"`}},
 		{[]string{"why", "job-none"}, []string{`there is no model, slice or job "job-none"`}},
-		{[]string{"jobs", "show", "job-none"}, []string{"404", "job-none"}},
-		{[]string{"jobs", "cancel", "nobody"}, []string{"404", "nobody"}},
-		{[]string{"batch", "status", "batch-none"}, []string{"404", "batch-none"}},
-		{[]string{"batch", "results", "batch-none"}, []string{"404", "batch-none"}},
-		{[]string{"batch", "wait", "batch-none"}, []string{"404", "batch-none"}},
+		{[]string{"jobs", "show", "job-none"}, []string{`there is no job "job-none"`}},
+		{[]string{"jobs", "cancel", "nobody"}, []string{`there is no job "nobody"`}},
+		{[]string{"jobs", "show", "job_00000000000000000000000000000000"}, []string{"404", "job_0000"}},
+		{[]string{"batch", "status", "batch-none"}, []string{`there is no batch "batch-none"`}},
+		{[]string{"batch", "results", "latest"}, []string{`there is no batch "latest"`}},
+		{[]string{"batch", "wait", "batch-none"}, []string{`there is no batch "batch-none"`}},
 		{[]string{"jobs", "submit", "nobody"}, []string{"nobody"}},
 	} {
 		refused(t, aloft(t, known, tt.args...), tt.want...)
 	}
 
-	// Of many lines at fault a few are shown, and how many more there are.
-	bad := write(t, "bad.jsonl", strings.Repeat("no row\n", 8))
+	// A bad file is refused before anything of it is sent; of many lines at fault
+	// a few are shown.
+	bad := write(t, "bad.jsonl", strings.Repeat("no row\n", 12))
 	c := aloft(t, known, "batch", "submit", bad, "--wait")
-	if code := c.ended(t, patience); code != 1 || !strings.Contains(c.err.String(), "failed") {
+	if code := c.ended(t, patience); code != 1 || !strings.Contains(c.err.String(), "nothing was sent") ||
+		!strings.Contains(c.err.String(), bad+":10: This line is not valid JSON. (invalid_json_line)\n  and 2 more") {
 		t.Errorf("batch submit of a bad file: exit code %d, %s", code, c.err.String())
 	}
-	id, _, _ = strings.Cut(c.out.String(), " ")
-	shown := call(t, known, "batch", "status", short(id))
-	if lines := strings.Split(strings.TrimSpace(shown), "\n"); len(lines) != 7 || !strings.HasPrefix(lines[0], id) || !strings.HasPrefix(lines[5], "  line 5: ") ||
-		lines[6] != "  and 3 more (--json shows all)" {
-		t.Errorf("batch status:\n%s", shown)
-	}
-	if all := call(t, known, "batch", "status", id, "--json"); strings.Count(all, "invalid_json_line") != 8 {
-		t.Errorf("batch status --json: %s", all)
+	if out := call(t, known, "batch", "list"); out != "" {
+		t.Errorf("batches after a file that was refused: %s", out)
 	}
 	_ = s.Process.Signal(syscall.SIGTERM)
 	s.stopped(t)

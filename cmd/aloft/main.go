@@ -24,21 +24,10 @@ type cli struct {
 		Llama     llamaCmd     `cmd:"" help:"llama.cpp on one GGUF file."`
 		Synthetic syntheticCmd `cmd:"" help:"The timed engine: no model, answers after alpha + beta x tokens."`
 	} `cmd:"" help:"Run one engine behind an OpenAI-compatible endpoint."`
-	Load  loadCmd `cmd:"" help:"Put load on an OpenAI-compatible server and report what can be believed."`
-	Batch struct {
-		Submit  batchSubmitCmd  `cmd:"" help:"Upload a JSONL file and start a batch."`
-		Status  batchStatusCmd  `cmd:"" help:"Show a batch."`
-		Wait    batchWaitCmd    `cmd:"" help:"Wait for a batch to end."`
-		Results batchResultsCmd `cmd:"" help:"Write a batch's results."`
-		Cancel  batchCancelCmd  `cmd:"" help:"Cancel a batch."`
-	} `cmd:"" help:"OpenAI batch files."`
-	Jobs struct {
-		Submit jobsSubmitCmd `cmd:"" help:"Submit a job from a template."`
-		List   jobsListCmd   `cmd:"" help:"List jobs."`
-		Show   jobsShowCmd   `cmd:"" help:"Show a job."`
-		Cancel jobsCancelCmd `cmd:"" help:"Cancel a job."`
-	} `cmd:"" help:"Jobs that borrow slices."`
-	Keys struct {
+	Load  loadCmd  `cmd:"" help:"Put load on an OpenAI-compatible server and report what can be believed."`
+	Batch batchCmd `cmd:"" help:"OpenAI batch files."`
+	Jobs  jobsCmd  `cmd:"" help:"Jobs that borrow slices."`
+	Keys  struct {
 		Make   keysMakeCmd   `cmd:"" help:"Make a key and print its secret, this once."`
 		List   keysListCmd   `cmd:"" help:"List keys with their limits and use."`
 		Rotate keysRotateCmd `cmd:"" help:"Give a key a new secret and print it, this once."`

@@ -76,7 +76,7 @@ func (c *simulateRunCmd) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	view := newProgress(c.Live, os.Stderr, os.Getenv)
-	o.OnProgress = view.show
+	o.OnProgress = studied(view)
 	result, err := study.Grid(ctx, o)
 	view.close()
 	if err != nil {

@@ -37,7 +37,7 @@ func TestProgress(t *testing.T) {
 		p := &progress{out: &b, redraw: redraw, width: func() int { return 0 }, began: at, next: at.Add(plainEvery)}
 		for _, after := range []time.Duration{time.Second, 10 * time.Second} { // the first is too early
 			p.now = func() time.Time { return at.Add(after) }
-			p.show(study.Progress{Done: 1, Runs: 4, Share: 0.25, Now: []string{"ours, seed 2"}})
+			studied(p)(study.Progress{Done: 1, Runs: 4, Share: 0.25, Now: []string{"ours, seed 2"}})
 		}
 		p.close()
 		if b.String() != want {
@@ -45,7 +45,7 @@ func TestProgress(t *testing.T) {
 		}
 	}
 	var none *progress
-	none.show(study.Progress{})
+	studied(none)(study.Progress{})
 	none.close()
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -21,38 +19,6 @@ import (
 	"aloft/jobs"
 	"aloft/jobs/trainer"
 )
-
-// jobObject is what the client commands read of a job.
-type jobObject struct {
-	ID, Kind, State, Error string
-	Slices                 []string
-	Preemptions            int
-	Progress               struct {
-		Done, Total int64
-		Unit        string
-		Rate        float64 `json:"per_second"`
-		Resumes     int
-		Result      string
-	}
-}
-
-func (j jobObject) String() string {
-	p := j.Progress
-	s := fmt.Sprintf("%s  %-8s %-10s", j.ID, j.Kind, j.State)
-	if p.Total > 0 {
-		s += fmt.Sprintf(" %d of %d %s", p.Done, p.Total, cmp.Or(p.Unit, "steps"))
-	}
-	if j.Preemptions > 0 {
-		s += fmt.Sprintf(" preempted %d times", j.Preemptions)
-	}
-	if len(j.Slices) > 0 {
-		s += fmt.Sprintf(" on %s", strings.Join(j.Slices, " "))
-	}
-	if j.Error != "" {
-		s = strings.TrimRight(s, " ") + ": " + j.Error
-	}
-	return s
-}
 
 // indented writes v as JSON for into.
 func indented(v any) func(io.Writer) error {
