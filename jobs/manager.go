@@ -61,13 +61,11 @@ func (m *Manager) Open(ctx context.Context) error {
 	m.open += len(left)
 	m.mu.Unlock()
 	m.dropUnfinished(ctx) // before batches write files
+	if err := m.recoverJobs(ctx, left); err != nil {
+		return err
+	}
 	live := map[string]bool{}
 	for _, j := range slices.Backward(left) { // oldest first
-		if j.State != Queued {
-			if _, err := m.update(ctx, j.ID, recoverJob); err != nil {
-				return fmt.Errorf("jobs: recover %s: %w", j.ID, err)
-			}
-		}
 		if j.Kind == KindBatch {
 			live[j.ID] = true
 			if err := m.reserveBatch(j.ID, j.Batch.InputFile, math.MaxInt); err != nil {
@@ -78,19 +76,6 @@ func (m *Manager) Open(ctx context.Context) error {
 	}
 	m.sweepBatchDirs(live)
 	m.work.Go(m.expireFiles)
-	return nil
-}
-
-// recoverJob puts a job whose process is gone where it belongs.
-func recoverJob(j *Job) error {
-	switch now := time.Now(); {
-	case j.State == Queued || j.State.Terminal():
-		return errUnchanged
-	case !j.Cancelling.IsZero() && j.Kind != KindBatch:
-		j.step(Cancelled, now)
-	default:
-		j.step(Queued, now)
-	}
 	return nil
 }
 

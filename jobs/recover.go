@@ -1,0 +1,45 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// recoverAtOnce is how many records are put right at the same time: a store that
+// gathers its writes needs one commit for as many, and ten thousand jobs take a
+// second instead of minutes.
+const recoverAtOnce = 256
+
+// recoverJobs puts every job that an earlier life left unfinished where it belongs.
+func (m *Manager) recoverJobs(ctx context.Context, left []Job) error {
+	at, ctx := errgroup.WithContext(ctx)
+	at.SetLimit(recoverAtOnce)
+	for _, j := range left {
+		if j.State == Queued {
+			continue
+		}
+		at.Go(func() error {
+			if _, err := m.update(ctx, j.ID, recoverJob); err != nil {
+				return fmt.Errorf("jobs: recover %s: %w", j.ID, err)
+			}
+			return nil
+		})
+	}
+	return at.Wait()
+}
+
+// recoverJob puts a job whose process is gone where it belongs.
+func recoverJob(j *Job) error {
+	switch now := time.Now(); {
+	case j.State == Queued || j.State.Terminal():
+		return errUnchanged
+	case !j.Cancelling.IsZero() && j.Kind != KindBatch:
+		j.step(Cancelled, now)
+	default:
+		j.step(Queued, now)
+	}
+	return nil
+}
