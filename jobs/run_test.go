@@ -32,8 +32,9 @@ func wholeRun(t *testing.T) string {
 	if err := trainer.Run(t.Context(), trainer.Options{Steps: trainSteps, Seed: 11, Progress: &out}); err != nil {
 		t.Fatal(err)
 	}
-	_, sum, _ := strings.Cut(out.String(), `"result":"`)
-	return strings.TrimRight(sum, "\"}\n")
+	_, rest, _ := strings.Cut(out.String(), `"result":"`)
+	sum, _, _ := strings.Cut(rest, `"`)
+	return sum
 }
 
 // TestPreemptedTrainerEndsTheSame preempts a real process at random moments.
