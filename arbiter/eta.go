@@ -56,7 +56,7 @@ func (d *decision) warmUp() {
 		best, action := -1, Start
 		for k := range d.slices {
 			s := &d.slices[k]
-			if s.Lent() || !fits(s.Shape, c.Needs) || d.closed(s) || d.claimed(k) {
+			if s.Lent() || !fits(s.Shape, c.Needs) || d.closed(s) || d.claimed(k) || d.misfit(k, c.Needs) {
 				continue
 			}
 			if s.Phase == Asleep && s.Model == c.Name {

@@ -427,32 +427,3 @@ func (x *site) add(l *lender, s *Slice, i int, j *Job) {
 		x.cost += 10 * time.Second
 	}
 }
-
-// recut gives idle GPUs that are one slice, for which nobody waits, back to those
-// who wait for smaller ones.
-func (l *lender) recut() {
-	var wants *Job
-	for i := range l.Jobs {
-		j := &l.Jobs[i]
-		if j.Waits() && units(j.Needs) < wholeUnits && (wants == nil || units(j.Needs) < units(wants.Needs)) {
-			wants = j
-		}
-	}
-	if wants == nil {
-		return
-	}
-	for i := range l.slices {
-		s := &l.slices[i]
-		if s.Phase == Free && !s.Moving && !s.Lent() && !l.claimed(i) && !l.closed(s) && l.card(i).gang == noGang && l.oversize(s, wants.Needs) && l.vacant(i) {
-			l.reshape(s.GPU, wants.Needs)
-		}
-	}
-}
-
-// vacant reports whether nothing is on the GPU of a slice, or on its way there.
-func (l *lender) vacant(i int) bool {
-	return !slices.ContainsFunc(l.card(i).at, func(k int) bool {
-		s := &l.slices[k]
-		return s.Phase != Free || s.Moving || s.Lent() || l.claimed(k)
-	})
-}

@@ -225,6 +225,61 @@ func TestRecut(t *testing.T) {
 	}
 }
 
+// TestRefit: small replicas that came onto whole GPUs move out when others could
+// use the rest, one a plan, and never one that is needed now; a whole GPU is a
+// model's last resort, and is cut for it while there is time.
+func TestRefit(t *testing.T) {
+	whole := func(phases ...Phase) (s Snapshot) {
+		s = Snapshot{Now: noon, Plan: true, Cap: noCap, Jobs: []Job{job("b", "batch")}}
+		for g, phase := range phases {
+			sl := on(gpu.SliceID(g, 0), g7, phase, "m")
+			if sl.GPU = g; phase == Free {
+				sl.Model = ""
+			}
+			s.Slices = append(s.Slices, sl)
+			s.GPUs = append(s.GPUs, GPU{Index: g, Family: "A100-80GB", Health: gpu.Health{OK: true}})
+		}
+		return s
+	}
+	small := func(s Snapshot) Snapshot {
+		sl := on("g9/s0", g1, Asleep, "m")
+		sl.GPU = 9
+		s.Slices, s.GPUs = append(s.Slices, sl), append(s.GPUs, GPU{Index: 9, Family: "A100-80GB", Health: gpu.Health{OK: true}})
+		return s
+	}
+	wide := []Job{gang("g", 9)}
+	for _, c := range []struct {
+		name string
+		s    Snapshot
+		busy float64 // of the model
+		jobs []Job
+		want []string
+	}{
+		{"needs 1, has 3: one moves out", whole(Ready, Ready, Ready), 0.5, nil, []string{"vacate g0/s0 m shape"}},
+		{"both are needed", whole(Ready, Ready), 1.5, nil, nil},
+		{"a sleeper too", whole(Ready, Asleep), 0.5, nil, []string{"vacate g1/s0 m shape"}},
+		{"nobody waits for less than a GPU", whole(Ready, Asleep), 0.5, wide, nil},
+		{"needs 2: a small sleeper before a whole one", small(whole(Ready, Asleep)), 1.5, wide, []string{"wake g9/s0 m needs_more"}},
+		{"needs 2, only a whole one is there", whole(Ready, Free), 1.5, []Job{}, []string{"start g1/s0 m needs_more"}},
+	} {
+		m := chat("m", c.busy, 1, 9)
+		c.s.Models = []Model{m}
+		if c.jobs != nil {
+			c.s.Jobs = c.jobs
+		}
+		if got := said(testPolicy().Decide(c.s).Moves); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+	ahead := whole(Ready, Free)
+	m := chat("m", 0.5, 1, 9)
+	m.RiseFast = 1
+	ahead.Models, ahead.Jobs = []Model{m}, wide
+	if got := testPolicy().Decide(ahead).Moves; len(got) != 1 || got[0].Action != Reshape || got[0].GPU != 1 || len(got[0].Layout) != 7 {
+		t.Errorf("a rise ahead: %+v, want GPU 1 cut into seven", got)
+	}
+}
+
 // TestQueue: tenants in turn by what they have borrowed for their weight, limits,
 // and ageing after four stops within the hour.
 func TestQueue(t *testing.T) {

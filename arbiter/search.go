@@ -179,7 +179,7 @@ func (l *lender) firstSpare(x *modelSurplus, j *Job) int {
 		x.at = x.at[1:]
 	}
 	for _, i := range x.at {
-		if !l.slices[i].Moving && !l.keptForGang(i, j) {
+		if !l.slices[i].Moving && !l.keptForGang(i, j) && !l.misfit(i, j.Needs) {
 			return i
 		}
 	}

@@ -17,6 +17,10 @@ type source struct {
 	cost     time.Duration
 }
 
+// lastResort is added to the steps until a replica is ready where it would keep a
+// GPU from being cut for it and others.
+const lastResort = 1000
+
 // nobody is the priority of a slice on which no job runs.
 const nobody = -1 << 30
 
@@ -39,6 +43,7 @@ type ranking struct {
 type sourceKind struct {
 	shape gpu.Shape
 	leave time.Duration
+	alone bool     // on GPUs that could be cut for smaller ones
 	all   []source // but for wait; the nearest first once sorted
 	sort  bool
 }
@@ -56,6 +61,7 @@ func (d *decision) rank() {
 	type key struct {
 		shape gpu.Shape
 		leave time.Duration
+		alone bool
 	}
 	at := map[key]*sourceKind{}
 	for i := range d.slices {
@@ -88,9 +94,9 @@ func (d *decision) rank() {
 			c.own = append(c.own, f)
 		}
 		f.cost += other
-		k := key{s.Shape, f.leave}
+		k := key{s.Shape, f.leave, units(s.Shape) >= wholeUnits && d.family(s.GPU) != "" && d.alone(i)}
 		if at[k] == nil {
-			at[k] = &sourceKind{shape: s.Shape, leave: f.leave}
+			at[k] = &sourceKind{shape: s.Shape, leave: f.leave, alone: k.alone}
 			d.kinds = append(d.kinds, at[k])
 		}
 		at[k].all = append(at[k].all, f)
@@ -105,6 +111,9 @@ func (d *decision) nearest(c *serving, idle bool) (best source, found bool) {
 		c.sorted = true
 		for k := range c.own {
 			c.own[k].wait = steps(c.Back + c.own[k].leave)
+			if d.misfit(c.own[k].i, c.Needs) {
+				c.own[k].wait += lastResort
+			}
 		}
 		slices.SortFunc(c.own, nearer)
 	}
@@ -119,7 +128,11 @@ func (d *decision) nearest(c *serving, idle bool) (best source, found bool) {
 			continue
 		}
 		if f, ok := d.nearestOf(k, c, idle); ok {
-			if f.wait = steps(c.Cold + f.leave); !found || nearer(f, best) < 0 {
+			f.wait = steps(c.Cold + f.leave)
+			if k.alone && units(k.shape) >= 2*units(c.Needs) {
+				f.wait += lastResort
+			}
+			if !found || nearer(f, best) < 0 {
 				best, found = f, true
 			}
 		}

@@ -52,7 +52,13 @@ func (d *decision) add(c *serving, reason Reason, idle bool) bool {
 	if !ok {
 		return false
 	}
-	if s := &d.slices[f.i]; s.Model != c.Name && s.Lent() && c.onItsWay > 0 {
+	s := &d.slices[f.i]
+	if reason == RiseAhead && s.Phase == Free && d.misfit(f.i, c.Needs) { // there is time to cut it
+		d.reshape(s.GPU, c.Needs)
+		c.Have++
+		return true
+	}
+	if s.Model != c.Name && s.Lent() && c.onItsWay > 0 {
 		c.onItsWay-- // a sleeper's slice whose loan has not begun yet will do sooner
 		return false
 	}
