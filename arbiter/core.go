@@ -327,5 +327,14 @@ func (c *Core) Leases() iter.Seq2[string, Lease] {
 	}
 }
 
+// Cap is how many slices may be lent at once after a broken bound; 0 = as many as
+// there are.
+func (c *Core) Cap() int {
+	if c.cap < noCap {
+		return c.cap
+	}
+	return 0
+}
+
 // Claims are those that last.
 func (c *Core) Claims() []Claim { return c.claims }

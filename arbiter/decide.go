@@ -28,7 +28,7 @@ type Policy struct {
 	MaxPreempts  int           // of one job within an hour, before others are stopped rather; 0 = 4
 	MinSamples   int           // of the latency window, for a headroom
 	Rho          float64       // utilisation allowed for merged calls
-	Spare        int           // ready replicas kept over need, shared by all models
+	Spare        int           // ready replicas kept over need, shared by all models; none once all laws are strict
 	MaxEta       float64       // the batcher's patience when jobs wait
 	Budget       Budget
 	Risk         Risk
@@ -185,8 +185,18 @@ func (d *decision) count() {
 		u := units(c.Needs)
 		fast, slow = fast+c.Fast*u, slow+c.Slow*u
 	}
-	d.lendable = max(0, healthy-fast-d.Spare)
-	d.slowMax = max(0, healthy-slow-d.Spare)
+	spare := d.spare()
+	d.lendable = max(0, healthy-fast-spare)
+	d.slowMax = max(0, healthy-slow-spare)
+}
+
+// spare is what stays ready over all needs. A strict law covers more than the worst
+// rise that was ever seen, from whatever level it came: a spare on top covers nothing.
+func (d *decision) spare() int {
+	if d.Risk == Strict && d.allLaws() {
+		return 0
+	}
+	return d.Spare
 }
 
 // model is a served model by name; nil = none. Slices of one model mostly lie

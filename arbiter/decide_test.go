@@ -239,7 +239,7 @@ func TestDecideLend(t *testing.T) {
 		{name: "between plans nothing is lent", slices: idle(3), jobs: []Job{job("b", "batch")}, guard: true},
 		{name: "unhealthy and moving slices are not lent", jobs: []Job{job("b", "batch")},
 			slices: []Slice{on("s0", g1, Unhealthy, ""), moving("x", on("s1", g1, Free, "")), lentTo("o", on("s2", g1, JobRuns, ""))}},
-		{name: "static: no ready replica is given up", policy: func(p *Policy) { p.Mode = ModeStatic }, models: []Model{chat("m", 0.5, 1, 9)},
+		{name: "static: no ready replica is given up", policy: func(p *Policy) { p.Mode = ModeStatic }, models: []Model{chat("m", 0.5, 1, 2)},
 			jobs:   []Job{job("b1", "batch"), job("b2", "batch")},
 			slices: []Slice{on("s0", g1, Ready, "m"), on("s1", g1, Ready, "m"), on("s2", g1, Free, "")},
 			want:   []string{"lend s2 b1 free_slice"}},
@@ -325,7 +325,8 @@ func TestDecideWarmPool(t *testing.T) {
 			want: []string{"lend s2 b free_slice"}},
 		{name: "not above max", models: []Model{chat("m", 0, 1, 1)}, slices: free},
 		{name: "not for a model that serves nothing", models: []Model{chat("n", 0, 0, 1)}, slices: free},
-		{name: "not where a ready replica is never lent", policy: func(p *Policy) { p.Mode = ModeStatic }, models: []Model{chat("m", 0, 1, 3)}, slices: free},
+		{name: "not where a ready replica is never lent", policy: func(p *Policy) { p.Mode = ModeStatic },
+			models: []Model{func() Model { m := chat("m", 0, 1, 3); m.Static = 1; return m }()}, slices: free},
 		{name: "not by the guard", models: []Model{chat("m", 0, 1, 3)}, slices: free, guard: true},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t) })

@@ -120,13 +120,14 @@ func (d *decision) shape(c *Claim, j *Job, mine []int, whole map[int]bool) {
 			empty = empty && (s.GPU != g || s.Phase == Free && !s.Moving && !s.Lent())
 		}
 		if empty {
-			d.reshape(g, j.Needs)
+			d.reshape(g, j.Needs, Move{Job: j.ID})
 		}
 	}
 }
 
-// reshape fills an empty GPU with instances of one shape.
-func (d *decision) reshape(g int, needs gpu.Shape) {
+// reshape fills an empty GPU with instances of one shape, for the job or model that
+// the move names.
+func (d *decision) reshape(g int, needs gpu.Shape, m Move) {
 	f, ok := gpu.Lookup(d.family(g))
 	if !ok || slices.ContainsFunc(d.GPUs, func(o GPU) bool { return o.Index == g && o.Shaping }) {
 		return
@@ -151,7 +152,8 @@ func (d *decision) reshape(g int, needs gpu.Shape) {
 			s.Moving = true
 		}
 	}
-	d.plan.Moves = append(d.plan.Moves, Move{Action: Reshape, GPU: g, Layout: layout, Reason: OtherShape})
+	m.Action, m.GPU, m.Layout, m.Reason = Reshape, g, layout, OtherShape
+	d.plan.Moves = append(d.plan.Moves, m)
 }
 
 // family is the MIG family of a GPU; "" = it cannot be cut.

@@ -356,6 +356,8 @@ func TestLimits(t *testing.T) {
 	for _, c := range []decideCase{
 		{name: "static keeps its share ready", policy: func(p *Policy) { p.Mode = ModeStatic }, models: with(func(m *Model) { m.Static = 2 }), jobs: b,
 			slices: []Slice{two[0], on("s1", g1, Asleep, "m"), on("s2", g1, Free, "")}, want: []string{"wake s1 m rise_ahead", "lend s2 b free_slice"}},
+		{name: "static, none configured: all that it may have", policy: func(p *Policy) { p.Mode = ModeStatic }, models: with(func(m *Model) { m.Max = 2 }), jobs: b,
+			slices: []Slice{two[0], on("s1", g1, Free, ""), on("s2", g1, Free, "")}, want: []string{"start s1 m rise_ahead", "lend s2 b free_slice"}},
 		{name: "frozen", models: with(func(m *Model) { m.Frozen = true }), slices: two, jobs: b, holds: []string{"hold s0 m/b limit"}},
 		{name: "all lending stopped, of free slices too", policy: func(p *Policy) { p.Frozen = true }, models: with(func(*Model) {}),
 			slices: append(slices.Clone(two), on("s2", g1, Free, "")), jobs: b, holds: []string{"hold s2 b limit"}},

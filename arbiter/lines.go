@@ -24,7 +24,7 @@ func (d *decision) lines(m *Model) serving {
 	}
 	c.Fast = max(c.Need, m.cover(fast))
 	c.Slow = max(c.Fast, m.cover(slow))
-	if d.Mode == ModeStatic && m.Static > 0 {
+	if d.Mode == ModeStatic {
 		c.Fast = max(c.Fast, m.share())
 		c.Slow = max(c.Fast, c.Slow)
 	}

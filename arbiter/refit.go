@@ -51,7 +51,7 @@ func (l *lender) recut() {
 		}
 		switch c := l.model(s.Model); {
 		case s.Phase == Free:
-			l.reshape(s.GPU, wants.Needs)
+			l.reshape(s.GPU, wants.Needs, Move{Job: wants.ID})
 		case c == nil || l.pinned(s) || c.Frozen || moved || !l.oversize(s, c.Needs):
 		case s.Phase == Asleep:
 			l.vacate(i, OtherShape)

@@ -54,7 +54,7 @@ func (d *decision) add(c *serving, reason Reason, idle bool) bool {
 	}
 	s := &d.slices[f.i]
 	if reason == RiseAhead && s.Phase == Free && d.misfit(f.i, c.Needs) { // there is time to cut it
-		d.reshape(s.GPU, c.Needs)
+		d.reshape(s.GPU, c.Needs, Move{Model: c.Name})
 		c.Have++
 		return true
 	}

@@ -170,8 +170,9 @@ func (h *history) news(m Move, now time.Time) bool {
 	return true
 }
 
-// Query selects decisions: About matches a slice, job or model exactly, and each
-// slice of a gang; zero fields select all.
+// Query selects decisions: About matches a slice, job or model, each slice of a
+// gang, a GPU (g0) and what reshapes the GPU of a slice. Of a job's id the first
+// eight characters or more will do. Zero fields select all.
 type Query struct {
 	About        string
 	Action       Action
@@ -182,9 +183,24 @@ type Query struct {
 
 func (q *Query) selects(r *Record) bool {
 	m := &r.Move
-	return (q.About == "" || q.About == m.Slice || q.About == m.Job || q.About == m.Model || slices.Contains(m.Gang, q.About)) &&
+	return (q.About == "" || m.touches(q.About)) &&
 		(q.Action == "" || q.Action == m.Action) && (q.Until.IsZero() || r.Time.Before(q.Until)) && (q.Before == 0 || r.Seq < q.Before)
 }
+
+// touches reports whether a move is about a slice, GPU, job or model.
+func (m *Move) touches(about string) bool {
+	if about == m.Slice || about == m.Job || about == m.Model || slices.Contains(m.Gang, about) {
+		return true
+	}
+	if kind, id, ok := strings.Cut(about, "_"); ok && kind != "" && len(about) >= shortID && id != "" && strings.HasPrefix(m.Job, about) {
+		return true
+	}
+	g, _, _ := strings.Cut(about, "/")
+	return m.Action == Reshape && g == fmt.Sprintf("g%d", m.GPU) || g == about && strings.HasPrefix(m.Slice, about+"/")
+}
+
+// shortID is the least of a job's id that stands for it.
+const shortID = 8
 
 // Why returns the newest decisions that a query selects, oldest first.
 func (a *Arbiter) Why(q Query) []Record {
@@ -227,10 +243,7 @@ func (a *Arbiter) View() View {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.core
-	v := View{Snapshot: c.snapshot, Plan: c.plan, Balance: c.Balance(), Stats: c.stats, Policy: c.opt.Policy}
-	if c.cap < noCap {
-		v.Cap = c.cap
-	}
+	v := View{Snapshot: c.snapshot, Plan: c.plan, Balance: c.Balance(), Stats: c.stats, Policy: c.opt.Policy, Cap: c.Cap()}
 	s := &v.Snapshot
 	s.GPUs, s.Slices, s.Models = slices.Clone(s.GPUs), slices.Clone(s.Slices), slices.Clone(s.Models)
 	s.Jobs, s.Claims = slices.Clone(s.Jobs), slices.Clone(s.Claims)

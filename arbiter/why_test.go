@@ -136,6 +136,36 @@ func TestWhy(t *testing.T) {
 	})
 }
 
+// TestWhyAbout: what a decision touches is found by the names that people have of it.
+func TestWhyAbout(t *testing.T) {
+	lend := Move{Action: Lend, Slice: "g0/s3", Gang: []string{"g0/s4"}, Job: "job_01hzy7", Model: "chat"}
+	cut := Move{Action: Reshape, GPU: 0, Job: "job_01hzy7"}
+	for _, c := range []struct {
+		about     string
+		lend, cut bool
+	}{
+		{"g0/s3", true, true}, // the slice goes when its GPU is cut
+		{"g0/s4", true, true},
+		{"g0", true, true},
+		{"g1", false, false},
+		{"g1/s3", false, false},
+		{"chat", true, false},
+		{"job_01hzy7", true, true},
+		{"job_01hz", true, true},
+		{"job_01h", false, false}, // too short
+		{"job_01hx", false, false},
+		{"hzy7", false, false},
+		{"cha", false, false},
+	} {
+		if got := lend.touches(c.about); got != c.lend {
+			t.Errorf("%s: the loan is %v, want %v", c.about, got, c.lend)
+		}
+		if got := cut.touches(c.about); got != c.cut {
+			t.Errorf("%s: the reshape is %v, want %v", c.about, got, c.cut)
+		}
+	}
+}
+
 func TestStats(t *testing.T) {
 	var s Stats
 	if f, l := s.horizons(5*time.Second, 35*time.Second); f != 5*time.Second || l != 35*time.Second {

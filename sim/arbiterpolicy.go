@@ -90,6 +90,9 @@ func (p *Ours) Arrived(model int, work float64, inFlight int) bool {
 // Settle tells the core how an order ended.
 func (p *Ours) Settle(now time.Time, o arbiter.Outcome) { p.core.Settle(now, o) }
 
+// Cap is how many slices it may lend at once after a broken bound; 0 = all.
+func (p *Ours) Cap() int { return p.core.Cap() }
+
 // Core is what decides, to be asked for its numbers.
 func (p *Ours) Core() *arbiter.Core { return p.core }
 

@@ -56,6 +56,9 @@ type looking struct {
 	skew     time.Duration // by how much the policy's clock is wrong
 	urgent   time.Duration // more has arrived than it allowed for
 	guard    Guard         // nil = it does not ask
+	capped   Capped        // nil = it never lends less
+	// lowestCap is the lowest of its limits; 0 = none.
+	lowestCap int
 }
 
 // never is after every horizon.
@@ -82,6 +85,7 @@ func newRun(w *scenario.World, p Policy, o Options) (*engine, error) {
 	r := &engine{world: w, opt: o, policy: p}
 	r.looked = -calm
 	r.guard, _ = p.(Guard)
+	r.capped, _ = p.(Capped)
 	if o.SpansTo == 0 {
 		r.opt.SpansTo = w.Horizon
 	}
@@ -186,6 +190,11 @@ func (r *engine) deliver() {
 		r.ordered = r.ordered[1:]
 		r.policy.Settle(r.clock(), arbiter.Outcome{Move: m.Move, Gen: m.Gen, Took: r.now - m.at,
 			Lost: m.lost, Err: m.err, Fault: m.fault})
+		if r.capped != nil {
+			if c := r.capped.Cap(); c > 0 && (r.lowestCap == 0 || c < r.lowestCap) {
+				r.lowestCap = c
+			}
+		}
 	}
 	r.ordered = r.ordered[:0]
 }

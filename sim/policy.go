@@ -29,6 +29,12 @@ type Guard interface {
 	Arrived(model int, work float64, inFlight int) bool
 }
 
+// Capped is a policy that lends less after it has broken a bound.
+type Capped interface {
+	// Cap is how many slices it may lend at once now; 0 = there is no such limit.
+	Cap() int
+}
+
 // calm is the least time between two looks for arrivals.
 const calm = 20 * time.Millisecond
 

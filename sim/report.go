@@ -26,7 +26,7 @@ func (r *engine) result() *Result {
 	}
 	res := &Result{Scenario: r.world.Scenario.Name, Policy: r.opt.Name, Seed: r.world.Seed,
 		HorizonS: seconds(r.world.Horizon), Slices: len(r.share), Ledger: map[arbiter.Account]float64{},
-		Looks: r.looking.count, Checks: r.checks, Incidents: r.incidents, IncidentsLeftOut: r.leftOut}
+		LendingCap: r.lowestCap, Looks: r.looking.count, Checks: r.checks, Incidents: r.incidents, IncidentsLeftOut: r.leftOut}
 	accounts := r.book.accounts(r.credits())
 	r.checkSum(accounts)
 	for a, d := range accounts {

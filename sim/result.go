@@ -36,6 +36,9 @@ type Result struct {
 	Jobs     JobFigures    `json:"jobs"`
 	Moves    []MoveCount   `json:"moves"` // by action and reason, sorted
 	Reclaims []ReclaimTime `json:"reclaims"`
+	// LendingCap is the lowest limit that the policy set itself on slices lent at once,
+	// after a broken bound; 0 = it never did.
+	LendingCap int `json:"lending_cap,omitempty"`
 
 	Series Series `json:"series"`
 	Spans  Spans  `json:"spans"`

@@ -246,6 +246,7 @@ func (s *serving) modelLoads(now time.Time) []arbiter.Model {
 		a := arbiter.Model{Name: name, Needs: m.needs, Min: m.Replicas.Min, Max: m.Replicas.Max, Limits: m.limits(open),
 			Target: m.Target, P99: sig.First.P99, Samples: sig.First.Samples,
 			Back: timings[pool.Step{Model: name, Name: "wake"}].P99,
+			Cold: timings[pool.Step{Model: name, Name: "start"}].P99,
 			Out:  timings[pool.Step{Model: name, Name: "sleep"}].P99}
 		rate := m.unitTime(sig)
 		m.meter.charge(rate)
