@@ -67,10 +67,10 @@ func (r *Report) decided(action string, observed bool) (n int) {
 	return n
 }
 
-// Mode observe lends nothing while a job waits, and says what it would have lent;
-// that outlives a restart. A reload with a mistake changes nothing, one to mode
-// lend lends.
-func TestObserveThenLend(t *testing.T) {
+// TestObserveSurvivesAndLends: mode observe lends nothing while a job waits, and says
+// what it would have lent; that outlives a restart. A reload with a mistake changes
+// nothing, one to mode lend lends.
+func TestObserveSurvivesAndLends(t *testing.T) {
 	file, data := write(t, "aloft.yaml", operated), t.TempDir()
 	s := start(t, data, nil, "--config", file)
 	job := submitTraining(t, s)
