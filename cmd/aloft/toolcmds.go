@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -131,7 +132,7 @@ func (c *topCmd) Run(ctx context.Context) error {
 type trainCmd struct {
 	Steps int           `default:"400"`
 	Seed  uint64        `default:"1"`
-	Every int           `help:"Steps between checkpoints." default:"50"`
+	Every int           `help:"Steps between checkpoints; default: as often as advised, or 50."`
 	Pace  time.Duration `help:"Least time of a step."`
 	Data  string        `help:"Text file; default: the examples of $ALOFT_TRAINING_FILE, or a chapter that is built in."`
 
@@ -148,8 +149,13 @@ func (c *trainCmd) Run(ctx context.Context) error {
 		progress = f
 	}
 	dir := os.Getenv("ALOFT_CHECKPOINT_DIR")
-	if dir == "" {
-		c.Every = 0
+	every, err := c.every(dir)
+	if err != nil {
+		return err
+	}
+	gang, err := gangOf(os.Getenv)
+	if err != nil {
+		return err
 	}
 	resume := os.Getenv("ALOFT_RESUME_FROM")
 	if resume != "" && !filepath.IsAbs(resume) {
@@ -159,11 +165,46 @@ func (c *trainCmd) Run(ctx context.Context) error {
 	if c.Data != "" {
 		examples = ""
 	}
-	err := trainer.Run(ctx, trainer.Options{CheckpointDir: dir, Resume: resume, Steps: c.Steps, Seed: c.Seed, Data: c.Data,
+	err = trainer.Run(ctx, trainer.Options{CheckpointDir: dir, Resume: resume, Steps: c.Steps, Seed: c.Seed, Data: c.Data,
 		Examples: examples, Validation: os.Getenv("ALOFT_VALIDATION_FILE"), Epochs: c.Epochs, Rate: c.Rate, OutputDir: os.Getenv("ALOFT_OUTPUT_DIR"),
-		Progress: progress, StepsPerCheckpoint: c.Every, Pace: c.Pace})
+		Progress: progress, StepsPerCheckpoint: c.Every, CheckpointEvery: every, Pace: c.Pace, Gang: gang})
 	if errors.Is(err, trainer.ErrPreempted) {
 		return exitCode(jobs.ExitRequeue)
 	}
 	return err
+}
+
+// every settles how often to save: as the user says, else as advised, else as
+// suits the demonstration.
+func (c *trainCmd) every(dir string) (time.Duration, error) {
+	advice := os.Getenv("ALOFT_CHECKPOINT_INTERVAL")
+	switch {
+	case dir == "":
+		c.Every = 0
+	case c.Every == 0 && advice != "":
+		s, err := strconv.ParseFloat(advice, 64)
+		if err != nil || !(s > 0 && s < 1e9) {
+			return 0, fmt.Errorf("ALOFT_CHECKPOINT_INTERVAL is %q, want seconds", advice)
+		}
+		return time.Duration(s * float64(time.Second)), nil
+	case c.Every == 0:
+		c.Every = 50
+	}
+	return 0, nil
+}
+
+// gangOf reads which member of a gang this process is.
+func gangOf(getenv func(string) string) (trainer.Gang, error) {
+	g := trainer.Gang{Rendezvous: getenv("ALOFT_RENDEZVOUS"), Job: getenv("ALOFT_JOB_ID")}
+	for name, v := range map[string]*int{"ALOFT_RANK": &g.Rank, "ALOFT_WORLD_SIZE": &g.World} {
+		s := getenv(name)
+		if s == "" {
+			continue
+		}
+		var err error
+		if *v, err = strconv.Atoi(s); err != nil {
+			return g, fmt.Errorf("%s is %q, want a number", name, s)
+		}
+	}
+	return g, nil
 }

@@ -80,25 +80,69 @@ func encode(text []byte) []byte {
 	return out
 }
 
-// train does one step and returns the mean loss of its batch.
+// lanes are the parts of a batch. Their gradients are summed one after the other,
+// so that members of a gang, each with some of the lanes, come to the same sums as
+// one process that has them all.
+const lanes = 4
+
+// part is what one lane, or all of them, adds to a step.
+type part struct {
+	loss float64 // summed
+	grad [nParams]float64
+}
+
+// train does one step alone and returns the mean loss of its batch.
 func (m *model) train() float64 {
-	m.grad = [nParams]float64{}
-	r := rand.New(m.rng)
-	loss := 0.0
-	for range batch {
-		at := r.IntN(len(m.text) - window)
-		loss += m.example(m.text[at:at+window], m.text[at+window])
+	at := m.draw()
+	var parts [lanes]part
+	for k := range parts {
+		m.lane(k, at, &parts[k])
 	}
+	total := add(&parts)
+	m.apply(total)
+	return total.loss / batch
+}
+
+// draw chooses the places of a batch.
+func (m *model) draw() (at [batch]int) {
+	r := rand.New(m.rng)
+	for i := range at {
+		at[i] = r.IntN(len(m.text) - window)
+	}
+	return at
+}
+
+// lane computes one part of a batch.
+func (m *model) lane(k int, at [batch]int, out *part) {
+	m.grad = [nParams]float64{}
+	for i := k; i < batch; i += lanes {
+		out.loss += m.example(m.text[at[i]:at[i]+window], m.text[at[i]+window])
+	}
+	out.grad = m.grad
+}
+
+func add(parts *[lanes]part) *part {
+	total := &parts[0]
+	for k := 1; k < lanes; k++ {
+		total.loss += parts[k].loss
+		for i, g := range parts[k].grad {
+			total.grad[i] += g
+		}
+	}
+	return total
+}
+
+// apply makes the step of a batch's gradient.
+func (m *model) apply(total *part) {
 	m.step++
 	c1 := 1 - math.Pow(beta1, float64(m.step))
 	c2 := 1 - math.Pow(beta2, float64(m.step))
-	for i, g := range m.grad {
+	for i, g := range total.grad {
 		g /= batch
 		m.m[i] = beta1*m.m[i] + (1-beta1)*g
 		m.v[i] = beta2*m.v[i] + (1-beta2)*g*g
 		m.w[i] -= m.rate * (m.m[i] / c1) / (math.Sqrt(m.v[i]/c2) + adamEp)
 	}
-	return loss / batch
 }
 
 // example adds one example's gradient and returns its loss.

@@ -44,7 +44,10 @@ type Options struct {
 	Rate               float64   // times the learning rate, 0 = 1
 	OutputDir          string    // folder for the final weights, "" = they are only summed
 	Progress           io.Writer // JSON lines, nil = none
-	StepsPerCheckpoint int       // 0 = only when asked to stop
+	StepsPerCheckpoint int       // 0 = only when asked to stop, or as CheckpointEvery says
+	// CheckpointEvery is the time between checkpoints; 0 = steps decide.
+	CheckpointEvery time.Duration
+	Gang            Gang // zero = alone
 	// Pace is the least time of a step: a demonstration's machine has other work.
 	Pace time.Duration
 }
@@ -66,12 +69,12 @@ func (o Options) Validate() error {
 		return fmt.Errorf("train: steps is %d, want 1 to %d", o.Steps, maxSteps)
 	case o.StepsPerCheckpoint < 0:
 		return fmt.Errorf("train: steps per checkpoint is %d, want 0 or more", o.StepsPerCheckpoint)
-	case o.StepsPerCheckpoint > 0 && o.CheckpointDir == "":
+	case (o.StepsPerCheckpoint > 0 || o.CheckpointEvery > 0) && o.CheckpointDir == "":
 		return errors.New("train: checkpoints are asked for, but no folder is given")
-	case o.Pace < 0:
-		return fmt.Errorf("train: pace is %v, want 0 or more", o.Pace)
+	case o.Pace < 0 || o.CheckpointEvery < 0:
+		return fmt.Errorf("train: pace is %v and time between checkpoints %v, want 0 or more", o.Pace, o.CheckpointEvery)
 	}
-	return nil
+	return o.Gang.validate()
 }
 
 // line is one progress line, see jobs.Report.
@@ -80,7 +83,9 @@ type line struct {
 	Total      int                `json:"total"`
 	Loss       float64            `json:"loss,omitempty"` // cross entropy of the step's batch, nats per character
 	Checkpoint string             `json:"checkpoint,omitempty"`
-	Result     string             `json:"result,omitempty"` // SHA-256 of the final weights
+	Bytes      int64              `json:"checkpoint_bytes,omitempty"`
+	Seconds    float64            `json:"checkpoint_seconds,omitempty"` // that saving it took
+	Result     string             `json:"result,omitempty"`             // SHA-256 of the final weights
 	Metrics    map[string]float64 `json:"metrics,omitempty"`
 }
 
@@ -107,7 +112,11 @@ func Run(ctx context.Context, o Options) error {
 			return fmt.Errorf("train: resume: %w", err)
 		}
 	}
-	s := session{o: o, m: m}
+	if o.Gang.Rank > 0 { // one member speaks and saves for all
+		o.Progress, o.Validation, o.OutputDir = nil, "", ""
+		o.CheckpointDir, o.CheckpointEvery, o.StepsPerCheckpoint = "", 0, 0
+	}
+	s := session{o: o, m: m, saved: time.Now()}
 	if o.Validation != "" {
 		held, err := readExamples(o.Validation)
 		if err != nil {
@@ -119,6 +128,16 @@ func Run(ctx context.Context, o Options) error {
 		s.out = json.NewEncoder(o.Progress)
 	}
 	s.saves = s.earlier()
+	if o.Gang.World > 1 {
+		s.gang, err = o.Gang.meet(ctx, m)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return s.preempted(0)
+		case err != nil:
+			return err
+		}
+		defer s.gang.close()
+	}
 	return s.run(ctx)
 }
 
@@ -127,30 +146,35 @@ type session struct {
 	o     Options
 	m     *model
 	out   *json.Encoder
+	gang  *ring // nil = alone
 	said  time.Time
-	held  []byte   // held-out text, nil = none
-	saves []string // the checkpoints that are kept, oldest first
+	saved time.Time // when a checkpoint was last begun, or the run
+	held  []byte    // held-out text, nil = none
+	saves []string  // the checkpoints that are kept, oldest first
 }
 
 func (s *session) run(ctx context.Context) error {
 	loss := 0.0
 	for s.m.step < s.o.Steps {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && s.gang == nil {
 			return s.preempted(loss)
 		}
 		began := time.Now()
-		loss = s.m.train()
+		stop := false
+		var err error
+		if s.gang == nil {
+			loss = s.m.train()
+		} else if loss, stop, err = s.gang.step(s.m, ctx.Err() != nil); err != nil {
+			return err
+		}
 		if math.IsNaN(loss) || math.IsInf(loss, 0) {
 			return fmt.Errorf("train: loss is %v at step %d", loss, s.m.step)
 		}
-		if n := s.o.StepsPerCheckpoint; n > 0 && s.m.step%n == 0 {
-			if err := s.save(loss); err != nil {
-				return err
-			}
-		} else if time.Since(s.said) >= reportEvery {
-			if err := s.say(line{Step: s.m.step, Loss: loss}); err != nil {
-				return err
-			}
+		if stop && s.m.step < s.o.Steps {
+			return s.preempted(loss)
+		}
+		if err := s.told(loss); err != nil {
+			return err
 		}
 		if s.o.Pace > 0 {
 			select {
@@ -167,7 +191,22 @@ func (s *session) run(ctx context.Context) error {
 	return s.say(s.measured(line{Step: s.m.step, Loss: loss, Result: s.m.sum()}))
 }
 
+// told saves when it is time to, or reports.
+func (s *session) told(loss float64) error {
+	n, every := s.o.StepsPerCheckpoint, s.o.CheckpointEvery
+	switch {
+	case n > 0 && s.m.step%n == 0 || every > 0 && time.Since(s.saved) >= every:
+		return s.save(loss)
+	case time.Since(s.said) >= reportEvery:
+		return s.say(line{Step: s.m.step, Loss: loss})
+	}
+	return nil
+}
+
 func (s *session) preempted(loss float64) error {
+	if s.o.Gang.Rank > 0 {
+		return ErrPreempted // rank 0 saves
+	}
 	if s.o.CheckpointDir == "" {
 		return fmt.Errorf("train: stopped at step %d with no checkpoint folder: %w", s.m.step, context.Canceled)
 	}
@@ -182,13 +221,18 @@ const keep = 3
 
 func (s *session) save(loss float64) error {
 	path := s.checkpoint(s.m.step)
+	s.saved = time.Now()
 	if err := s.m.save(path); err != nil {
 		return fmt.Errorf("train: checkpoint: %w", err)
+	}
+	l := line{Step: s.m.step, Loss: loss, Checkpoint: path, Seconds: time.Since(s.saved).Seconds()}
+	if st, err := os.Stat(path); err == nil {
+		l.Bytes = st.Size()
 	}
 	if len(s.saves) == 0 || s.saves[len(s.saves)-1] != path {
 		s.saves = append(s.saves, path)
 	}
-	if err := s.say(s.measured(line{Step: s.m.step, Loss: loss, Checkpoint: path})); err != nil {
+	if err := s.say(s.measured(l)); err != nil {
 		return err
 	}
 	for len(s.saves) > keep {
