@@ -81,7 +81,18 @@ var complaint struct {
 
 // onLog is called by llama.cpp on whatever thread logs.
 func onLog(level int32, text *byte, _ uintptr) uintptr {
-	if level != int32(yzma.LogLevelError) || text == nil {
+	if text == nil {
+		return 0
+	}
+	if level == int32(yzma.LogLevelInfo) {
+		listener.Lock()
+		defer listener.Unlock()
+		if listener.take != nil {
+			listener.take(unix.BytePtrToString(text))
+		}
+		return 0
+	}
+	if level != int32(yzma.LogLevelError) {
 		return 0
 	}
 	complaint.Lock()
@@ -90,6 +101,18 @@ func onLog(level int32, text *byte, _ uintptr) uintptr {
 		complaint.text = strings.Join(strings.Fields(unix.BytePtrToString(text)), " ")
 	}
 	return 0
+}
+
+// listener hears what llama.cpp says in passing; nil = nobody does.
+var listener struct {
+	sync.Mutex
+	take func(text string)
+}
+
+func listen(take func(text string)) {
+	listener.Lock()
+	defer listener.Unlock()
+	listener.take = take
 }
 
 // takeComplaint empties and returns it.

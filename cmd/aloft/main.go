@@ -23,7 +23,8 @@ type cli struct {
 	Engine struct {
 		Llama     llamaCmd     `cmd:"" help:"llama.cpp on one GGUF file."`
 		Synthetic syntheticCmd `cmd:"" help:"The timed engine: no model, answers after alpha + beta x tokens."`
-	} `cmd:"" help:"Run one engine behind an OpenAI-compatible endpoint."`
+		Quantize  quantizeCmd  `cmd:"" help:"Make a smaller copy of a GGUF file, through llama.cpp's quantizer."`
+	} `cmd:"" help:"Run one engine behind an OpenAI-compatible endpoint, or prepare a model for it."`
 	Load  loadCmd  `cmd:"" help:"Put load on an OpenAI-compatible server and report what can be believed."`
 	Batch batchCmd `cmd:"" help:"OpenAI batch files."`
 	Jobs  jobsCmd  `cmd:"" help:"Jobs that borrow slices."`
