@@ -1,8 +1,11 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	"aloft/gpu"
@@ -41,14 +44,19 @@ type Launch struct {
 	Report func(Report)
 }
 
-// Report is one line that a program writes on its progress descriptor.
+// Report is one line that a program writes on its progress descriptor. What a
+// line leaves out stays as it was.
 type Report struct {
-	Step       int64   `json:"step"`
-	Total      int64   `json:"total"`
-	Loss       float64 `json:"loss"`
-	Unit       string  `json:"unit"`       // "" = steps
-	Checkpoint string  `json:"checkpoint"` // a checkpoint that is complete on disk
-	Result     string  `json:"result"`     // for example the SHA-256 of the final weights
+	Step            int64              `json:"step"`
+	Total           int64              `json:"total"`
+	Loss            float64            `json:"loss"`
+	Unit            string             `json:"unit"`       // "" = steps
+	Checkpoint      string             `json:"checkpoint"` // a checkpoint that is complete on disk
+	CheckpointBytes int64              `json:"checkpoint_bytes"`
+	Result          json.RawMessage    `json:"result"`  // any JSON: shown with the job
+	Message         string             `json:"message"` // for a person; becomes an event
+	Metrics         map[string]float64 `json:"metrics"` // the last of each name is kept
+	Heartbeat       bool               `json:"heartbeat"`
 }
 
 // Exit says how a run ended.
@@ -74,39 +82,53 @@ func (e Exit) String() string {
 // try from its last checkpoint. An unasked requeue is granted only to a run that
 // saved something: otherwise such a program would be started for ever.
 func outcome(j Job, e Exit, saved bool) (State, string) {
+	again := Queued
+	if !j.Pausing.IsZero() {
+		again = Paused
+	}
 	switch {
 	case e.Code == 0 && e.Signal == "":
 		return Succeeded, ""
 	case !j.Cancelling.IsZero():
 		return Cancelled, ""
-	case j.State == Preempting || j.State == Starting: // starting: ended because that was not stored
-		return Queued, ""
+	case j.State == Preempting || j.State == Starting || again == Paused: // starting: ended because that was not stored
+		return again, ""
 	case e.Code == ExitRequeue && saved:
-		return Queued, ""
+		return again, ""
 	case e.Code == ExitRequeue:
 		return Failed, "asked to be run again without having saved a checkpoint"
 	}
 	return Failed, e.String()
 }
 
+// maxMetrics bounds the names that a program can measure under.
+const maxMetrics = 32
+
 // advance folds a report into the progress. began is when the run started, at
 // which step from.
 func (p Progress) advance(r Report, from int64, began, now time.Time) Progress {
-	p.Done, p.Unit = r.Step, r.Unit
-	if p.Unit == "" {
-		p.Unit = "steps"
-	}
-	if r.Total > 0 {
-		p.Total = r.Total
-	}
-	if r.Loss != 0 {
-		p.Loss = r.Loss
-	}
+	p.Heard = now
+	p.Unit = cmp.Or(r.Unit, p.Unit, "steps")
+	p.Done = cmp.Or(r.Step, p.Done)
+	p.Total = cmp.Or(max(r.Total, 0), p.Total)
+	p.Loss = cmp.Or(r.Loss, p.Loss)
+	p.Message = cmp.Or(cut(r.Message, maxMessage), p.Message)
 	if r.Checkpoint != "" {
 		p.Checkpoint, p.CheckpointAt = r.Checkpoint, now
 	}
-	if r.Result != "" {
-		p.Result = r.Result
+	if text := ""; json.Unmarshal(r.Result, &text) == nil && text != "" {
+		p.Result = text
+	}
+	if len(r.Metrics) > 0 {
+		p.Metrics = maps.Clone(p.Metrics) // whoever has read the old progress keeps it
+		if p.Metrics == nil {
+			p.Metrics = map[string]float64{}
+		}
+		for name, v := range r.Metrics {
+			if _, known := p.Metrics[name]; known || len(p.Metrics) < maxMetrics {
+				p.Metrics[name] = v
+			}
+		}
 	}
 	if d := now.Sub(began).Seconds(); d > 0 && r.Step > from {
 		p.Rate = float64(r.Step-from) / d

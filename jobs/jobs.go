@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -34,10 +35,12 @@ type State string
 
 // The states of a job.
 const (
-	Queued     State = "queued"
+	Waiting    State = "waiting" // for another job, a time, or the pause before a retry: Why says which
+	Queued     State = "queued"  // for a slice
 	Starting   State = "starting"
 	Running    State = "running"
 	Preempting State = "preempting"
+	Paused     State = "paused" // by its user, until resumed
 	Succeeded  State = "succeeded"
 	Failed     State = "failed"
 	Cancelled  State = "cancelled"
@@ -47,19 +50,34 @@ const (
 // next lists the legal steps. A batch ends from queued as well: its rows ride in
 // ready replicas while it holds no slice of its own. Starting → queued is a
 // start that was interrupted, starting → succeeded one whose step to running
-// could not be stored; running → queued is a crash of ours, or asked for (75).
+// could not be stored; running → queued is a crash of ours, or asked for (75);
+// starting and running → waiting is the pause before a retry. A failed or
+// cancelled job goes on only because its user asked for a retry.
 var next = map[State][]State{
-	Queued:     {Starting, Succeeded, Failed, Cancelled, Expired},
-	Starting:   {Running, Queued, Succeeded, Failed, Cancelled, Expired},
-	Running:    {Preempting, Queued, Succeeded, Failed, Cancelled, Expired},
-	Preempting: {Queued, Succeeded, Failed, Cancelled, Expired},
+	Waiting:    {Queued, Paused, Failed, Cancelled, Expired},
+	Queued:     {Starting, Waiting, Paused, Succeeded, Failed, Cancelled, Expired},
+	Starting:   {Running, Queued, Waiting, Paused, Succeeded, Failed, Cancelled, Expired},
+	Running:    {Preempting, Queued, Waiting, Paused, Succeeded, Failed, Cancelled, Expired},
+	Preempting: {Queued, Paused, Succeeded, Failed, Cancelled, Expired},
+	Paused:     {Queued, Waiting, Failed, Cancelled, Expired},
+	Failed:     {Queued, Waiting},
+	Cancelled:  {Queued, Waiting},
 }
 
-// Terminal reports whether the state is final.
-func (s State) Terminal() bool { return len(next[s]) == 0 }
+// Unfinished lists the states that are not final.
+func Unfinished() []State {
+	return []State{Waiting, Queued, Starting, Running, Preempting, Paused}
+}
+
+// Terminal reports whether the state is final: it stays unless a user asks for a
+// retry.
+func (s State) Terminal() bool { return !slices.Contains(Unfinished(), s) }
 
 // Can reports whether a job may step from s to t.
 func (s State) Can(t State) bool { return slices.Contains(next[s], t) }
+
+// holds reports whether a job in this state may have slices or processes.
+func (s State) holds() bool { return s == Starting || s == Running || s == Preempting }
 
 // Waits reports whether the job could use a slice now. A batch can while its
 // rows run, not while it is validated or wound up.
@@ -83,13 +101,45 @@ type Job struct {
 	Priority int    // higher goes first; the arbiter decides what it is worth
 	Grace    time.Duration
 	Command  []string // program and arguments, no shell; filled in from the template
+	Terms
 	Times
-	Preemptions int
-	Progress    Progress
-	Error       string   // why it failed, or what it last suffered
-	Slices      []string // ids of the slices it holds now
-	Batch       *Batch   // kind batch only
-	Version     uint64
+	Course
+	Progress Progress
+	Slices   []string // ids of the slices it holds now
+	Batch    *Batch   // kind batch only
+	Version  uint64
+}
+
+// Terms are what a job was asked for under, beyond what it runs.
+type Terms struct {
+	Name        string
+	Idempotency string        // the user's key: asked for twice, made once
+	DependsOn   []string      // ids of jobs that must have succeeded before it is queued
+	NotBefore   time.Time     // it is not queued earlier; zero = at once
+	Deadline    time.Time     // it expires if it has not started by then; zero = none
+	Expected    time.Duration // how long it is thought to run on one slice; 0 = unknown
+	Retries     int           // how often it is run again after a failure
+	KeepFor     time.Duration // how long it is kept after its end; 0 = Options.KeepFor
+	Limits      Limits
+	Schedule    string    // name of the schedule that made it; "" = a user
+	FineTune    *FineTune // made through /v1/fine_tuning/jobs
+	Session     *Session  // kind session only
+}
+
+// Limits bound what a job may use; 0 = no limit of its own.
+type Limits struct {
+	CPUs    float64       // cores
+	Memory  int64         // bytes of resident memory
+	Disk    int64         // bytes of scratch, checkpoints and artefacts together
+	Log     int64         // bytes of log kept
+	RunTime time.Duration // of all its runs together
+}
+
+// Session is what an interactive job adds.
+type Session struct {
+	Idle   time.Duration // reclaimed after so long without activity; 0 = the server's default
+	Active time.Time     // when somebody last used it
+	Warned time.Time     // when it was told that it will be reclaimed; zero = it is not idle
 }
 
 // Times are a job's moments; zero = not yet.
@@ -98,7 +148,31 @@ type Times struct {
 	Started    time.Time // the first time it had a slice
 	Finished   time.Time
 	Cancelling time.Time // when cancellation was asked for: the wish survives a crash
+	Pausing    time.Time // when a pause was asked for of a job that held slices; likewise
+	RetryAt    time.Time // end of the pause before a retry
+	KeptUntil  time.Time // when it may be removed; zero = not yet finished
 }
+
+// Course is how a job has fared so far.
+type Course struct {
+	Why         string // what a waiting job waits for
+	Error       string // why it failed, or what it last suffered
+	Preemptions int
+	Tried       int           // retries begun since it was submitted or retried by hand
+	Ran         time.Duration // of its ended runs, since the same moment
+	Checkpoints []Checkpoint  // the last 32, oldest first
+	Result      json.RawMessage
+}
+
+// Checkpoint is one that a run completed.
+type Checkpoint struct {
+	Path  string
+	Step  int64
+	At    time.Time
+	Bytes int64 // 0 = the program did not say
+}
+
+const maxCheckpoints = 32 // kept in the record; the files are the program's to thin out
 
 // Progress is what a run reported last, see Report.
 type Progress struct {
@@ -109,7 +183,10 @@ type Progress struct {
 	Checkpoint   string // path that the next run resumes from
 	CheckpointAt time.Time
 	Resumes      int    // runs that began from a checkpoint
-	Result       string // what the program called its result, for example the SHA-256 of its weights
+	Result       string // the program's result, if it is text: for example the SHA-256 of its weights
+	Message      string // the last it said
+	Metrics      map[string]float64
+	Heard        time.Time // when it last reported anything
 }
 
 // The errors of this package; test with errors.Is.
@@ -120,6 +197,8 @@ var (
 	ErrConflict = errors.New("record changed meanwhile")
 	// ErrFinished: the job is in a final state and cannot be changed (400).
 	ErrFinished = errors.New("already finished")
+	// ErrKeyTaken: another job of the tenant has this idempotency key.
+	ErrKeyTaken = errors.New("idempotency key is taken")
 	// ErrClosed: the manager is closing; what was asked was not done (503).
 	ErrClosed = errors.New("job manager is closed")
 )
@@ -143,14 +222,43 @@ func (j *Job) step(t State, now time.Time) {
 		panic(fmt.Sprintf("BUG: job %s cannot step from %s to %s", j.ID, j.State, t))
 	}
 	j.State = t
+	if t != Waiting {
+		j.Why = ""
+	}
 	switch {
 	case t == Starting && j.Started.IsZero():
 		j.Started = now
 	case t.Terminal():
 		j.Finished, j.Slices = now, nil
-	case t == Queued:
+		j.Pausing, j.RetryAt = time.Time{}, time.Time{}
+	case t == Paused:
+		j.Slices, j.Pausing = nil, time.Time{}
+	case t == Queued || t == Waiting:
 		j.Slices = nil
 	}
+}
+
+// fail ends the job for the reason, or lets it wait for its next try.
+func (j *Job) fail(why string, now time.Time, r Retry) {
+	j.Error = why
+	if j.Tried >= j.Retries || !j.State.Can(Waiting) {
+		j.step(Failed, now)
+		return
+	}
+	wait := doubled(r, j.Tried)
+	j.Tried++
+	j.step(Waiting, now)
+	j.RetryAt = now.Add(wait)
+	j.Why = fmt.Sprintf("retry %d of %d after: %s", j.Tried, j.Retries, why)
+}
+
+// doubled is the pause before the retry that follows n others.
+func doubled(r Retry, n int) time.Duration {
+	d := r.First
+	for ; n > 0 && d < r.Most; n-- {
+		d *= 2
+	}
+	return min(d, r.Most)
 }
 
 // newID returns prefix and 32 hex digits, of which the first twelve are the

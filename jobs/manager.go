@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,8 +13,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"aloft/backends"
 )
 
 // Manager takes jobs in, starts and preempts them when told to, and runs batch
@@ -53,7 +52,7 @@ func (m *Manager) Open(ctx context.Context) error {
 	if err := m.opt.Executor.Reap(ctx); err != nil {
 		return fmt.Errorf("jobs: end leftover processes: %w", err)
 	}
-	left, err := m.opt.Store.List(ctx, Filter{States: []State{Queued, Starting, Running, Preempting}})
+	left, err := m.opt.Store.List(ctx, Filter{States: Unfinished()})
 	if err != nil {
 		return fmt.Errorf("jobs: list unfinished jobs: %w", err)
 	}
@@ -195,28 +194,20 @@ func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
 		ID: newID("job_", now), State: Queued, Times: Times{Created: now},
 		Tenant: j.Tenant, Template: j.Template, Params: j.Params, Kind: j.Kind, Model: j.Model,
 		Shape: j.Shape, MinWidth: j.MinWidth, MaxWidth: j.MaxWidth, Priority: j.Priority,
-		Grace: j.Grace, Command: j.Command,
+		Grace: j.Grace, Command: j.Command, Terms: j.Terms,
 	}
 	return m.add(ctx, j)
 }
 
 // add stores a new job within the bound on unfinished ones.
 func (m *Manager) add(ctx context.Context, j Job) (Job, error) {
-	m.mu.Lock()
-	switch {
-	case m.closed:
-		m.mu.Unlock()
-		return Job{}, ErrClosed
-	case m.open >= m.opt.MaxOpen:
-		m.mu.Unlock()
-		return Job{}, fmt.Errorf("%d unfinished jobs: %w", m.opt.MaxOpen, backends.ErrOverloaded)
+	if err := m.reserve(); err != nil {
+		return Job{}, err
 	}
-	m.open++
-	m.mu.Unlock()
-	if err := m.opt.Store.Put(ctx, &j); err != nil {
-		m.mu.Lock()
-		m.open--
-		m.mu.Unlock()
+	_, words := stateWords(Job{}, j)
+	e := Event{At: j.Created, Level: LevelInfo, Kind: "state", Message: "submitted, " + words, Data: map[string]string{"to": string(j.State)}}
+	if err := m.opt.Store.Put(ctx, &j, e); err != nil {
+		m.unreserve()
 		return Job{}, fmt.Errorf("store job %s: %w", j.ID, err)
 	}
 	m.log.Info("job queued", "job", j.ID, "kind", j.Kind)
@@ -260,6 +251,11 @@ func (m *Manager) LogPath(id string) string {
 	return filepath.Join(m.opt.DataDir, "logs", filepath.Base(id)+".log")
 }
 
+// OutputDir is where the job's programs leave their artefacts.
+func (m *Manager) OutputDir(id string) string {
+	return filepath.Join(m.opt.DataDir, "outputs", filepath.Base(id))
+}
+
 func (m *Manager) checkpointDir(id string) string {
 	return filepath.Join(m.opt.DataDir, "checkpoints", filepath.Base(id))
 }
@@ -278,21 +274,28 @@ func (m *Manager) update(ctx context.Context, id string, change func(*Job) error
 		if err != nil {
 			return Job{}, fmt.Errorf("job %s: %w", id, err)
 		}
-		state, status := j.State, batchStatus(j)
+		old, now := j, time.Now()
+		if j.Batch != nil { // change works on the one that j points to
+			b := *j.Batch
+			old.Batch = &b
+		}
 		if err := change(&j); errors.Is(err, errUnchanged) {
 			return j, nil
 		} else if err != nil {
 			return j, err
 		}
-		err = m.opt.Store.Put(ctx, &j)
+		if j.State.Terminal() && !old.State.Terminal() {
+			j.KeptUntil = now.Add(cmp.Or(j.KeepFor, m.opt.KeepFor))
+		}
+		err = m.opt.Store.Put(ctx, &j, changeEvents(old, j, now)...)
 		if errors.Is(err, ErrConflict) {
 			continue
 		}
 		if err != nil {
 			return Job{}, fmt.Errorf("store job %s: %w", id, err)
 		}
-		if j.State != state || batchStatus(j) != status {
-			m.changed(j, state)
+		if j.State != old.State || batchStatus(j) != batchStatus(old) {
+			m.changed(j, old.State)
 		}
 		return j, nil
 	}
@@ -301,9 +304,7 @@ func (m *Manager) update(ctx context.Context, id string, change func(*Job) error
 
 func (m *Manager) changed(j Job, from State) {
 	if j.State.Terminal() && !from.Terminal() {
-		m.mu.Lock()
-		m.open--
-		m.mu.Unlock()
+		m.unreserve()
 	}
 	m.log.Info("job changed", "job", j.ID, "kind", j.Kind, "from", from, "to", j.State, "status", batchStatus(j), "error", j.Error)
 	m.opt.OnChange(j)

@@ -28,7 +28,9 @@ type Options struct {
 	MaxOpen      int           // unfinished jobs, more are refused; 10,000
 	MaxBatches   int           // unfinished batches, more are refused; 256
 	MaxFileBytes int64         // of one uploaded file; 512 MiB
-	Retry        Retry
+	Retry        Retry         // of batch rows
+	JobRetry     Retry         // pauses before a failed job's retries: 10 s, doubled up to 10 min
+	KeepFor      time.Duration // finished jobs that say nothing are kept so long; 7 days
 
 	// BatchConcurrency says how many rows may be under way for a model now, over
 	// all its batches; 0 = none at present. It is asked often and under a lock:
@@ -38,6 +40,9 @@ type Options struct {
 	// may overtake each other: it is a hint to look, and must not block.
 	OnChange func(Job)
 }
+
+// DefaultKeepFor is how long what nobody says otherwise about is kept.
+const DefaultKeepFor = 7 * 24 * time.Hour
 
 // Retry bounds how a row is tried again. Lack of capacity (429, 503) is waited
 // out until the window ends; other passing faults have Attempts tries.
@@ -57,7 +62,7 @@ func (o Options) Validate() error {
 	case o.DataDir == "":
 		return errors.New("jobs: no data folder given")
 	case o.Grace < 0, o.MaxOpen < 0, o.MaxBatches < 0, o.MaxFileBytes < 0,
-		o.Retry.First < 0, o.Retry.Most < 0, o.Retry.Attempts < 0:
+		o.KeepFor < 0, o.JobRetry.First < 0, o.JobRetry.Most < 0, o.Retry.First < 0, o.Retry.Most < 0, o.Retry.Attempts < 0:
 		return errors.New("jobs: a bound is negative")
 	}
 	return validTemplates(o.Templates)
@@ -85,6 +90,9 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.Retry.First, 200*time.Millisecond)
 	setDefault(&o.Retry.Most, 30*time.Second)
 	setDefault(&o.Retry.Attempts, 5)
+	setDefault(&o.JobRetry.First, 10*time.Second)
+	setDefault(&o.JobRetry.Most, 10*time.Minute)
+	setDefault(&o.KeepFor, DefaultKeepFor)
 	if o.BatchConcurrency == nil {
 		o.BatchConcurrency = func(string) int { return 8 }
 	}
@@ -104,7 +112,7 @@ func NewManager(o Options, log *slog.Logger) (*Manager, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	for _, dir := range []string{"checkpoints", "logs", "batches"} {
+	for _, dir := range []string{"checkpoints", "outputs", "logs", "batches"} {
 		if err := os.MkdirAll(filepath.Join(o.DataDir, dir), 0o700); err != nil {
 			return nil, fmt.Errorf("jobs: data folder: %w", err)
 		}

@@ -18,7 +18,7 @@ func (m *Manager) recoverJobs(ctx context.Context, left []Job) error {
 	at, ctx := errgroup.WithContext(ctx)
 	at.SetLimit(recoverAtOnce)
 	for _, j := range left {
-		if j.State == Queued {
+		if !j.State.holds() {
 			continue
 		}
 		at.Go(func() error {
@@ -34,10 +34,12 @@ func (m *Manager) recoverJobs(ctx context.Context, left []Job) error {
 // recoverJob puts a job whose process is gone where it belongs.
 func recoverJob(j *Job) error {
 	switch now := time.Now(); {
-	case j.State == Queued || j.State.Terminal():
+	case !j.State.holds():
 		return errUnchanged
 	case !j.Cancelling.IsZero() && j.Kind != KindBatch:
 		j.step(Cancelled, now)
+	case !j.Pausing.IsZero():
+		j.step(Paused, now)
 	default:
 		j.step(Queued, now)
 	}

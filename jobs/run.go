@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -120,15 +121,18 @@ func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r 
 	if err != nil {
 		interrupted := start.Err() != nil
 		_, stored := m.update(ctx, j.ID, func(j *Job) error {
-			to := Failed
+			now, why := time.Now(), "could not start: "+err.Error()
 			switch {
 			case !j.Cancelling.IsZero():
-				to = Cancelled
+				j.step(Cancelled, now)
+			case !j.Pausing.IsZero():
+				j.step(Paused, now)
 			case interrupted:
-				to = Queued
+				j.step(Queued, now)
+			default:
+				j.fail(why, now, m.opt.JobRetry)
 			}
-			j.step(to, time.Now())
-			j.Error = "could not start: " + err.Error()
+			j.Error = why
 			return nil
 		})
 		m.release(j.ID, r)
@@ -141,7 +145,7 @@ func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r 
 		return nil
 	})
 	close(r.started)
-	if err != nil || !j.Cancelling.IsZero() {
+	if err != nil || !j.Cancelling.IsZero() || !j.Pausing.IsZero() {
 		r.exec.Preempt(m.grace(j)) // not recorded as running, or cancelled meanwhile: it must not run on
 	}
 	go m.watch(j.ID, r) // counted by enroll
@@ -163,12 +167,18 @@ func (m *Manager) watch(id string, r *run) {
 	end := r.exec.Wait()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		_, err := m.update(context.Background(), id, func(j *Job) error {
-			if j.State.Terminal() || j.State == Queued {
+			if !j.State.holds() {
 				return errUnchanged
 			}
 			r.freshen(j)
+			now := time.Now()
+			j.Ran += r.ran(now)
 			to, why := outcome(*j, end, r.savedOne())
-			j.step(to, time.Now())
+			if to == Failed {
+				j.fail(why, now, m.opt.JobRetry)
+				return nil
+			}
+			j.step(to, now)
 			j.Error = why
 			return nil
 		})
@@ -195,6 +205,13 @@ func (r *run) freshen(j *Job) {
 	}
 }
 
+// ran is how long the run has lasted by now.
+func (r *run) ran(now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return max(now.Sub(r.began), 0)
+}
+
 func (r *run) savedOne() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,17 +225,40 @@ func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
 	r.mu.Lock()
 	r.progress = r.progress.advance(rep, r.from, r.began, now)
 	r.saved = r.saved || rep.Checkpoint != ""
-	store := rep.Checkpoint != "" || rep.Result != "" || now.Sub(r.stored) > progressEvery
+	done := r.progress.Done
+	store := rep.Checkpoint != "" || rep.Result != nil || now.Sub(r.stored) > progressEvery
 	if store {
 		r.stored = now
 	}
 	r.mu.Unlock()
+	if rep.Message != "" {
+		if err := m.AddEvent(ctx, id, Event{At: now, Kind: "message", Message: rep.Message}); err != nil {
+			m.log.Warn("message not stored", "job", id, "error", err)
+		}
+	}
 	if !store {
 		return
 	}
-	if _, err := m.update(ctx, id, func(j *Job) error { r.freshen(j); return nil }); err != nil {
+	_, err := m.update(ctx, id, func(j *Job) error {
+		r.freshen(j)
+		if rep.Result != nil {
+			j.Result = rep.Result
+		}
+		if rep.Checkpoint != "" {
+			j.addCheckpoint(Checkpoint{Path: rep.Checkpoint, Step: done, At: now, Bytes: rep.CheckpointBytes})
+		}
+		return nil
+	})
+	if err != nil {
 		m.log.Warn("progress not stored", "job", id, "error", err)
 	}
+}
+
+// addCheckpoint keeps the newest; one written again takes its old place's file.
+func (j *Job) addCheckpoint(c Checkpoint) {
+	list := slices.DeleteFunc(slices.Clone(j.Checkpoints), func(old Checkpoint) bool { return old.Path == c.Path })
+	list = append(list, c)
+	j.Checkpoints = list[max(0, len(list)-maxCheckpoints):]
 }
 
 // Preempt takes the job's slices back: checkpoint signal, grace (0 = the job's
@@ -276,7 +316,7 @@ func (m *Manager) Cancel(ctx context.Context, id string) (Job, error) {
 			return fmt.Errorf("cancel job %s: it has %s: %w", id, j.State, ErrFinished)
 		default:
 			j.Cancelling = now
-			if j.State == Queued {
+			if !j.State.holds() {
 				j.step(Cancelled, now)
 			}
 			return nil
@@ -286,21 +326,12 @@ func (m *Manager) Cancel(ctx context.Context, id string) (Job, error) {
 		return Job{}, err
 	}
 	m.mu.Lock()
-	r := m.runs[id]
 	stop := func(error) {}
 	if b := m.batches[id]; b != nil {
 		stop = b.cancel // under the lock: serveBatch may be setting it
 	}
 	m.mu.Unlock()
 	stop(errCancelled)
-	if r != nil && !j.State.Terminal() {
-		select {
-		case <-r.started:
-			if r.exec != nil {
-				r.exec.Preempt(m.grace(j))
-			}
-		case <-ctx.Done(): // the start is slow; it will see the wish, or Open will
-		}
-	}
+	m.endRun(ctx, j)
 	return j, nil
 }

@@ -6,20 +6,49 @@ import (
 	"time"
 )
 
-// Store keeps jobs. Every implementation passes jobs/storesuite.
+// Store keeps jobs and what belongs to them. Every implementation passes
+// jobs/storesuite.
 type Store interface {
+	RecordStore
+	EventStore
+	ScheduleStore
+	Close() error
+}
+
+// RecordStore keeps the records of jobs.
+type RecordStore interface {
 	// Put stores the job if the stored version is still j.Version (0 = it must
-	// not exist yet), and counts j.Version up. When it returns nil the record
-	// survives a crash. ErrConflict otherwise.
-	Put(ctx context.Context, j *Job) error
+	// not exist yet), adds the events to it, and counts j.Version up. When it
+	// returns nil all of that survives a crash. ErrConflict if the version is
+	// another, ErrKeyTaken if a new job's idempotency key is its tenant's already.
+	Put(ctx context.Context, j *Job, events ...Event) error
 	// Get returns the job or ErrNotFound.
 	Get(ctx context.Context, id string) (Job, error)
 	// List returns the jobs that match, newest first. What their maps, slices and
 	// pointers lead to may be shared with other lists: it is not to be changed.
 	List(ctx context.Context, f Filter) ([]Job, error)
-	// Delete removes a job; removing what is not there is no error.
+	// Delete removes a job and its events; removing what is not there is no error.
 	Delete(ctx context.Context, id string) error
-	Close() error
+}
+
+// EventStore keeps what happened to each job: the newest MaxEvents of it.
+type EventStore interface {
+	// AddEvent numbers the event and keeps it with the job; ErrNotFound if there
+	// is no such job.
+	AddEvent(ctx context.Context, job string, e Event) error
+	// Events returns the job's events with numbers above after, oldest first;
+	// limit 0 = all. A job without any has none, known or not.
+	Events(ctx context.Context, job string, after, limit int) ([]Event, error)
+}
+
+// ScheduleStore remembers where each schedule stands.
+type ScheduleStore interface {
+	// PutSchedule stores or replaces the standing of one schedule.
+	PutSchedule(ctx context.Context, s ScheduleState) error
+	// Schedules returns all, by name.
+	Schedules(ctx context.Context) ([]ScheduleState, error)
+	// DeleteSchedule forgets one; forgetting what is not there is no error.
+	DeleteSchedule(ctx context.Context, name string) error
 }
 
 // FileStore keeps the records of files; their bytes are blobs.
@@ -41,10 +70,16 @@ type Filter struct {
 	Tenant string
 	After  string // id of the last job of the page before; unknown = ErrNotFound
 	Limit  int    // 0 = no limit
+	// Key selects the tenant's job with this idempotency key; the other fields
+	// but Tenant do not count then.
+	Key string
+	// Removable selects the jobs whose time to be kept has passed by then, those
+	// first for which it passed first; only Limit counts besides. Zero = all jobs.
+	Removable time.Time
 }
 
-// Match reports whether a job with these properties is selected. After and
-// Limit are the store's to apply.
+// Match reports whether a job with these properties is selected. The rest is the
+// store's to apply.
 func (f Filter) Match(s State, k Kind, tenant string) bool {
 	return (len(f.States) == 0 || slices.Contains(f.States, s)) &&
 		(f.Kind == "" || f.Kind == k) && (f.Tenant == "" || f.Tenant == tenant)

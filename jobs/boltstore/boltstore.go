@@ -8,6 +8,7 @@
 package boltstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -21,8 +22,9 @@ import (
 	"aloft/jobs"
 )
 
-// schema is the version of the stored form. A higher one is refused: it was
-// written by a newer aloft. Schema 1 had no stamp.
+// schema is the version of the stored form, of each record and of the file. A
+// higher one is refused: it was written by a newer aloft. Schema 1 had no stamp
+// and did not say until when a finished job is kept; see prepare.
 const schema = 2
 
 // lockWait bounds the wait for the file's lock: another aloft holds it.
@@ -36,7 +38,12 @@ var (
 	jobsBucket = []byte("jobs")      // id → record
 	fileBucket = []byte("files")     // id → record
 	fileAge    = []byte("files_age") // created, id → purpose, tenant
-	metaBucket = []byte("meta")      // what is true of the whole file
+	metaBucket = []byte("meta")      // what is true of the whole file: "version", "indexes"
+	keyBucket  = []byte("jobs_key")  // tenant, idempotency key → id
+	keptBucket = []byte("jobs_kept") // kept until, id → nothing; finished jobs only
+
+	eventBucket = []byte("events")    // id, number → event
+	schedBucket = []byte("schedules") // name → standing
 )
 
 // Store implements jobs.Store and jobs.FileStore.
@@ -55,15 +62,7 @@ func Open(path string) (*Store, error) {
 		return nil, fmt.Errorf("open job store %s: %w", path, err)
 	}
 	db.MaxBatchDelay = gather
-	err = db.Update(func(tx *bbolt.Tx) error {
-		for _, b := range [][]byte{jobsBucket, fileBucket, fileAge, metaBucket} {
-			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
-				return err
-			}
-		}
-		return upgradeIndexes(tx)
-	})
-	if err != nil {
+	if err := prepare(db); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("open job store %s: %w", path, err)
 	}
@@ -105,13 +104,13 @@ func stamp(value []byte) uint64 {
 	return binary.BigEndian.Uint64(value[1:])
 }
 
-// decode reads a stored record. Older schemas are migrated here, on reading.
+// decode reads a stored record, of an older schema too.
 func decode(b []byte, v any) error {
 	if len(b) == 0 || b[0] == 0 {
 		return errors.New("stored record has no schema")
 	}
 	if b[0] > schema {
-		return fmt.Errorf("stored record has schema %d, this aloft knows %d", b[0], schema)
+		return fmt.Errorf("stored record has schema %d, this aloft knows %d: use the newer aloft that wrote it", b[0], schema)
 	}
 	text := b[1:]
 	if b[0] > 1 {
@@ -136,7 +135,7 @@ func get(b *bbolt.Bucket, id string, v any) error {
 
 // Put implements jobs.Store. Writers that come within a moment share a commit,
 // and none returns before it. A conflict is found without failing the others.
-func (s *Store) Put(ctx context.Context, j *jobs.Job) error {
+func (s *Store) Put(ctx context.Context, j *jobs.Job, events ...jobs.Event) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -146,7 +145,7 @@ func (s *Store) Put(ctx context.Context, j *jobs.Job) error {
 	if err != nil {
 		return err
 	}
-	conflict := false
+	var refused error
 	err = s.db.Batch(func(tx *bbolt.Tx) error {
 		records := tx.Bucket(jobsBucket)
 		var old indexed
@@ -155,24 +154,32 @@ func (s *Store) Put(ctx context.Context, j *jobs.Job) error {
 				return err
 			}
 		}
-		if conflict = old.Version != j.Version; conflict {
+		if refused = admit(tx, old, j); refused != nil {
 			return nil
 		}
 		if err := put(records, j.ID, value); err != nil {
 			return err
 		}
-		return reindex(tx, old, indexedOf(j))
+		return errors.Join(reindex(tx, old, indexedOf(j)), addEvents(tx, j.ID, events))
 	})
-	switch {
-	case err != nil:
+	if err := cmp.Or(err, refused); err != nil {
 		return err
-	case conflict:
-		return jobs.ErrConflict
 	}
 	if j.State.Terminal() {
 		s.live.drop(j.ID)
 	}
 	j.Version++
+	return nil
+}
+
+// admit tells whether j may take the place of old.
+func admit(tx *bbolt.Tx, old indexed, j *jobs.Job) error {
+	switch {
+	case old.Version != j.Version:
+		return jobs.ErrConflict
+	case old.Version == 0 && j.Idempotency != "" && tx.Bucket(keyBucket).Get(userKey(j.Tenant, j.Idempotency)) != nil:
+		return jobs.ErrKeyTaken
+	}
 	return nil
 }
 
@@ -193,7 +200,7 @@ func (s *Store) Delete(_ context.Context, id string) error {
 		case err != nil:
 			return err
 		}
-		return errors.Join(tx.Bucket(jobsBucket).Delete([]byte(id)), reindex(tx, old, indexed{}))
+		return errors.Join(tx.Bucket(jobsBucket).Delete([]byte(id)), reindex(tx, old, indexed{}), dropEvents(tx, id))
 	})
 	s.live.drop(id)
 	return err

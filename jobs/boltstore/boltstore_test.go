@@ -44,17 +44,130 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-func TestNewerSchemaIsRefused(t *testing.T) {
-	s := open(t, t.TempDir()).(*Store)
-	defer s.Close()
-	err := s.db.Update(func(tx *bbolt.Tx) error {
-		return tx.Bucket(jobsBucket).Put([]byte("j"), append([]byte{schema + 1}, "{}"...))
+func TestNewerIsRefused(t *testing.T) {
+	place := t.TempDir()
+	s := open(t, place).(*Store)
+	put := func(bucket, key, value []byte) {
+		t.Helper()
+		if err := s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucket).Put(key, value) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(jobsBucket, []byte("j"), append([]byte{schema + 1}, "{}"...))
+	if _, err := s.Get(t.Context(), "j"); err == nil || !strings.Contains(err.Error(), "schema 3") {
+		t.Errorf("get of a newer record: %v", err)
+	}
+	put(metaBucket, versionKey, []byte("3"))
+	s.Close()
+	path := filepath.Join(place, "jobs.db")
+	for range 2 { // refusing leaves it as it was
+		if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "version 3, this aloft knows 2") {
+			t.Errorf("open of a newer store: %v", err)
+		}
+	}
+}
+
+// version1 makes a store as version 1 wrote it.
+func version1(t *testing.T, path string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", "version1.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := bbolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n")[1:] {
+			var bucket, key, value string
+			if _, err := fmt.Sscanf(line, "%s %q %q", &bucket, &key, &value); err != nil {
+				return fmt.Errorf("%s: %w", line, err)
+			}
+			b, err := tx.CreateBucketIfNotExists([]byte(bucket))
+			if err != nil {
+				return err
+			}
+			if err := b.Put([]byte(key), []byte(value)); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Get(t.Context(), "j"); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("schema %d", schema+1)) {
-		t.Errorf("get of a newer record: %v", err)
+}
+
+func TestVersion1IsMigrated(t *testing.T) {
+	place := t.TempDir()
+	path := filepath.Join(place, "jobs.db")
+	version1(t, path)
+	for range 2 { // the second time it is version 2 already
+		s := open(t, place).(*Store)
+		list, err := s.List(t.Context(), jobs.Filter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ids []string
+		for _, j := range list {
+			ids = append(ids, j.ID)
+			if kept := !j.KeptUntil.IsZero(); kept != j.State.Terminal() || kept && time.Until(j.KeptUntil) < 6*24*time.Hour {
+				t.Errorf("%s, which is %s, is kept until %v", j.ID, j.State, j.KeptUntil)
+			}
+		}
+		if got := fmt.Sprint(ids); got != "[batch_e batch_d job_c job_b job_a]" {
+			t.Errorf("jobs %s", got)
+		}
+		a, err := s.Get(t.Context(), "job_a")
+		if err != nil || a.Progress.Checkpoint != "/data/checkpoints/job_a/120" || a.Preemptions != 2 || a.Error == "" || a.State != jobs.Running {
+			t.Errorf("running job read as %+v, %v", a, err)
+		}
+		if f, err := s.File(t.Context(), "file-in"); err != nil || f.Bytes != 77 {
+			t.Errorf("file read as %+v, %v", f, err)
+		}
+		gone, err := s.List(t.Context(), jobs.Filter{Removable: time.Now().Add(8 * 24 * time.Hour)})
+		if err != nil || len(gone) != 2 {
+			t.Errorf("%d jobs removable in eight days, %v; want the 2 finished ones", len(gone), err)
+		}
+		err = s.db.View(func(tx *bbolt.Tx) error {
+			return tx.Bucket(jobsBucket).ForEach(func(k, v []byte) error {
+				if v[0] != schema {
+					t.Errorf("record %s has schema %d", k, v[0])
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+	}
+}
+
+// TestMigrationInChunks has more records than one chunk, none lost or skipped.
+func TestMigrationInChunks(t *testing.T) {
+	place := t.TempDir()
+	s := open(t, place).(*Store)
+	const n = 2*migrateChunk + 1
+	err := s.db.Update(func(tx *bbolt.Tx) error {
+		for i := range n {
+			id := fmt.Sprintf("job_%05d", i)
+			if err := tx.Bucket(jobsBucket).Put([]byte(id), []byte("\x01"+`{"ID":"`+id+`","State":"failed","Version":1}`)); err != nil {
+				return err
+			}
+		}
+		return errors.Join(tx.Bucket(metaBucket).Delete(versionKey), tx.Bucket(metaBucket).Delete(indexKey))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	s = open(t, place).(*Store)
+	defer s.Close()
+	if list, err := s.List(t.Context(), jobs.Filter{Removable: time.Now().Add(8 * 24 * time.Hour)}); err != nil || len(list) != n {
+		t.Errorf("%d jobs migrated, %v; want %d", len(list), err, n)
 	}
 }
 

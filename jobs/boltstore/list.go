@@ -36,7 +36,7 @@ const (
 
 // indexSchema counts up with every change of indexes: a file of another one is
 // indexed anew when it is opened.
-const indexSchema = 2
+const indexSchema = 3
 
 var indexKey = []byte("indexes")
 
@@ -48,10 +48,16 @@ type indexed struct {
 	State   jobs.State
 	Created time.Time
 	Version uint64 // 0 = there is no such job
+
+	Idempotency string
+	KeptUntil   time.Time
 }
 
 func indexedOf(j *jobs.Job) indexed {
-	return indexed{ID: j.ID, Tenant: j.Tenant, Kind: j.Kind, State: j.State, Created: j.Created, Version: j.Version + 1}
+	return indexed{
+		ID: j.ID, Tenant: j.Tenant, Kind: j.Kind, State: j.State, Created: j.Created, Version: j.Version + 1,
+		Idempotency: j.Idempotency, KeptUntil: j.KeptUntil,
+	}
 }
 
 func (i indexed) facts() []byte {
@@ -59,7 +65,8 @@ func (i indexed) facts() []byte {
 }
 
 func (i indexed) same(o indexed) bool {
-	return i.ID == o.ID && i.Tenant == o.Tenant && i.Kind == o.Kind && i.State == o.State && i.Created.Equal(o.Created)
+	return i.ID == o.ID && i.Tenant == o.Tenant && i.Kind == o.Kind && i.State == o.State && i.Created.Equal(o.Created) &&
+		i.Idempotency == o.Idempotency && i.KeptUntil.Equal(o.KeptUntil)
 }
 
 // reindex moves a job in all indexes; most writes are progress, which moves none.
@@ -80,19 +87,44 @@ func reindex(tx *bbolt.Tx, old, now indexed) error {
 			}
 		}
 	}
-	return nil
+	return rekey(tx, old, now)
 }
+
+// rekey moves a job in the two indexes that have other keys.
+func rekey(tx *bbolt.Tx, old, now indexed) (err error) {
+	keys, kept := tx.Bucket(keyBucket), tx.Bucket(keptBucket)
+	if old.Idempotency != "" {
+		err = errors.Join(err, keys.Delete(userKey(old.Tenant, old.Idempotency)))
+	}
+	if !old.KeptUntil.IsZero() {
+		err = errors.Join(err, kept.Delete(ageKey("", old.KeptUntil, old.ID)))
+	}
+	if now.Idempotency != "" {
+		err = errors.Join(err, keys.Put(userKey(now.Tenant, now.Idempotency), []byte(now.ID)))
+	}
+	if !now.KeptUntil.IsZero() {
+		err = errors.Join(err, kept.Put(ageKey("", now.KeptUntil, now.ID), nil))
+	}
+	return err
+}
+
+// userKey is where a tenant's idempotency key is kept; no tenant has a zero byte.
+func userKey(tenant, key string) []byte { return []byte(tenant + "\x00" + key) }
 
 // upgradeIndexes makes the indexes of a file that has others, from its records.
 func upgradeIndexes(tx *bbolt.Tx) error {
 	if string(tx.Bucket(metaBucket).Get(indexKey)) == string(rune(indexSchema)) {
 		return nil
 	}
+	names := [][]byte{keyBucket, keptBucket}
 	for _, x := range indexes {
-		if err := tx.DeleteBucket(x.bucket); err != nil && tx.Bucket(x.bucket) != nil {
+		names = append(names, x.bucket)
+	}
+	for _, name := range names {
+		if err := tx.DeleteBucket(name); err != nil && tx.Bucket(name) != nil {
 			return err
 		}
-		if _, err := tx.CreateBucket(x.bucket); err != nil {
+		if _, err := tx.CreateBucket(name); err != nil {
 			return err
 		}
 	}
@@ -121,8 +153,16 @@ const ageBytes = 8
 // List implements jobs.Store.
 func (s *Store) List(ctx context.Context, f jobs.Filter) ([]jobs.Job, error) {
 	var out []jobs.Job
-	err := s.db.View(func(tx *bbolt.Tx) error {
+	err := s.db.View(func(tx *bbolt.Tx) (err error) {
 		records := tx.Bucket(jobsBucket)
+		switch {
+		case f.Key != "":
+			out, err = withKey(tx, f)
+			return err
+		case !f.Removable.IsZero():
+			out, err = removable(tx, f)
+			return err
+		}
 		var after []byte
 		if f.After != "" {
 			var last indexed
@@ -149,6 +189,39 @@ func (s *Store) List(ctx context.Context, f jobs.Filter) ([]jobs.Job, error) {
 		return ctx.Err()
 	})
 	return out, err
+}
+
+// withKey returns the job with an idempotency key.
+func withKey(tx *bbolt.Tx, f jobs.Filter) ([]jobs.Job, error) {
+	id := tx.Bucket(keyBucket).Get(userKey(f.Tenant, f.Key))
+	if id == nil {
+		return nil, nil
+	}
+	var j jobs.Job
+	err := get(tx.Bucket(jobsBucket), string(id), &j)
+	return []jobs.Job{j}, err
+}
+
+// removable returns the jobs that need not be kept any more.
+func removable(tx *bbolt.Tx, f jobs.Filter) ([]jobs.Job, error) {
+	var out []jobs.Job
+	end := ageKey("", f.Removable, "\xff") // behind every id of that moment
+	for c, k := tx.Bucket(keptBucket).Cursor(), []byte(nil); f.Limit == 0 || len(out) < f.Limit; {
+		if k == nil {
+			k, _ = c.First()
+		} else {
+			k, _ = c.Next()
+		}
+		if k == nil || bytes.Compare(k, end) > 0 {
+			break
+		}
+		var j jobs.Job
+		if err := get(tx.Bucket(jobsBucket), string(k[1+ageBytes:]), &j); err != nil {
+			return nil, err
+		}
+		out = append(out, j)
+	}
+	return out, nil
 }
 
 // walksOf are the walks that together pass every job which matches, by the index

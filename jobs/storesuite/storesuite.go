@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -26,6 +27,7 @@ func Run(t *testing.T, open func(t *testing.T, place string) Store) {
 	for name, test := range map[string]func(*testing.T, Store){
 		"versions": versions, "lists": lists, "pages": pages, "deletes": deletes,
 		"races": races, "files": files, "cancelled": cancelled,
+		"keys": keys, "removable": removable, "events": events, "schedules": schedules,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, t.TempDir())
@@ -44,7 +46,7 @@ func Run(t *testing.T, open func(t *testing.T, place string) Store) {
 		defer s.Close()
 		got, err := s.Get(t.Context(), "job_1")
 		must(t, err)
-		if !sameJob(got, want) {
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("read back\n%+v\nwant\n%+v", got, want)
 		}
 		if f, err := s.File(t.Context(), "file-1"); err != nil || f.Name != "a" {
@@ -54,20 +56,23 @@ func Run(t *testing.T, open func(t *testing.T, place string) Store) {
 }
 
 func full(id string, created time.Time) jobs.Job {
+	at := created.UTC()
 	return jobs.Job{
 		ID: id, Tenant: "t", Kind: jobs.KindBatch, State: jobs.Running, Params: map[string]string{"k": "v"},
-		Times: jobs.Times{Created: created.UTC()}, Command: []string{"a", "b c"}, Slices: []string{"g0/s1"},
-		Progress: jobs.Progress{Done: 3, Unit: "rows", Rate: 0.5}, Preemptions: 2, Grace: time.Second,
+		Times: jobs.Times{Created: at, Pausing: at, RetryAt: at, KeptUntil: at}, Command: []string{"a", "b c"}, Slices: []string{"g0/s1"},
+		Progress: jobs.Progress{Done: 3, Unit: "rows", Rate: 0.5, Metrics: map[string]float64{"accuracy": 0.25}, Heard: at}, Grace: time.Second,
+		Terms: jobs.Terms{
+			Name: "n", Idempotency: "key", DependsOn: []string{"job_0"}, NotBefore: at, Deadline: at, Expected: time.Hour, Retries: 3,
+			KeepFor: time.Minute, Limits: jobs.Limits{CPUs: 1.5, Memory: 1, Disk: 2, Log: 3, RunTime: 4}, Schedule: "nightly",
+			FineTune: &jobs.FineTune{Model: "m", Seed: 7}, Session: &jobs.Session{Idle: 5, Warned: at},
+		},
+		Course: jobs.Course{
+			Why: "w", Error: "e", Preemptions: 2, Tried: 1, Ran: time.Hour, Result: []byte(`{"loss":0.5}`),
+			Checkpoints: []jobs.Checkpoint{{Path: "/c/1", Step: 1, At: at, Bytes: 9}},
+		},
 		Batch: &jobs.Batch{ID: id, Status: jobs.InProgress, Log: jobs.RowLog{Output: 9, Done: []byte{0xff, 0}},
 			Errors: []jobs.LineError{{Code: "c", Line: 3}}, Counts: jobs.Counts{Total: 9, Completed: 8}},
 	}
-}
-
-func sameJob(a, b jobs.Job) bool {
-	return a.ID == b.ID && a.State == b.State && a.Created.Equal(b.Created) && a.Version == b.Version &&
-		slices.Equal(a.Command, b.Command) && slices.Equal(a.Slices, b.Slices) && a.Params["k"] == b.Params["k"] &&
-		a.Progress == b.Progress && a.Grace == b.Grace && a.Batch.Counts == b.Batch.Counts &&
-		slices.Equal(a.Batch.Log.Done, b.Batch.Log.Done) && a.Batch.Errors[0] == b.Batch.Errors[0]
 }
 
 func must(t *testing.T, err error) {
@@ -287,5 +292,146 @@ func cancelled(t *testing.T, s Store) {
 	}
 	if _, err := s.Get(t.Context(), "j"); !errors.Is(err, jobs.ErrNotFound) {
 		t.Errorf("get after it: %v, want ErrNotFound", err)
+	}
+}
+
+// keys: a tenant's idempotency key belongs to one job, until that is deleted.
+func keys(t *testing.T, s Store) {
+	ctx := t.Context()
+	put := func(id, tenant, key string) error {
+		j := jobs.Job{ID: id, Tenant: tenant, State: jobs.Queued, Terms: jobs.Terms{Idempotency: key}}
+		return s.Put(ctx, &j)
+	}
+	must(t, put("a", "t", "k"))
+	must(t, put("b", "u", "k")) // another tenant's key is another key
+	must(t, put("c", "t", ""))
+	must(t, put("d", "t", "")) // no key is no key twice
+	if err := put("e", "t", "k"); !errors.Is(err, jobs.ErrKeyTaken) {
+		t.Errorf("second job of a key: %v, want ErrKeyTaken", err)
+	}
+	if _, err := s.Get(ctx, "e"); !errors.Is(err, jobs.ErrNotFound) {
+		t.Errorf("get of the refused job: %v, want ErrNotFound", err)
+	}
+	find := func(tenant, key string) string {
+		list, err := s.List(ctx, jobs.Filter{Tenant: tenant, Key: key})
+		must(t, err)
+		ids := []string{}
+		for _, j := range list {
+			ids = append(ids, j.ID)
+		}
+		return fmt.Sprint(ids)
+	}
+	j, err := s.Get(ctx, "a")
+	must(t, err)
+	j.State = jobs.Failed
+	must(t, s.Put(ctx, &j)) // its own key does not stand in its way
+	if got := find("t", "k") + find("u", "k") + find("v", "k") + find("t", "other"); got != "[a][b][][]" {
+		t.Errorf("found by key: %s, want [a][b][][]", got)
+	}
+	must(t, s.Delete(ctx, "a"))
+	if got := find("t", "k"); got != "[]" {
+		t.Errorf("found by the key of a deleted job: %s", got)
+	}
+	must(t, put("f", "t", "k"))
+}
+
+// removable: those first whose time passed first; what is not finished never.
+func removable(t *testing.T, s Store) {
+	ctx := t.Context()
+	for id, until := range map[string]int64{"a": 300, "b": 100, "c": 200, "d": 0} {
+		j := jobs.Job{ID: id, State: jobs.Failed}
+		if until > 0 {
+			j.KeptUntil = time.Unix(until, 0)
+		}
+		must(t, s.Put(ctx, &j))
+	}
+	b, err := s.Get(ctx, "b")
+	must(t, err)
+	b.KeptUntil = time.Unix(250, 0) // kept longer after all
+	must(t, s.Put(ctx, &b))
+	for _, c := range []struct {
+		at    int64
+		limit int
+		want  string
+	}{{199, 0, "[]"}, {200, 0, "[c]"}, {299, 0, "[c b]"}, {1000, 0, "[c b a]"}, {1000, 2, "[c b]"}} {
+		list, err := s.List(ctx, jobs.Filter{Removable: time.Unix(c.at, 0), Limit: c.limit})
+		must(t, err)
+		ids := []string{}
+		for _, j := range list {
+			ids = append(ids, j.ID)
+		}
+		if got := fmt.Sprint(ids); got != c.want {
+			t.Errorf("removable at %d, limit %d: %s, want %s", c.at, c.limit, got, c.want)
+		}
+	}
+}
+
+func events(t *testing.T, s Store) {
+	ctx := t.Context()
+	if err := s.AddEvent(ctx, "a", jobs.Event{}); !errors.Is(err, jobs.ErrNotFound) {
+		t.Errorf("event of no job: %v, want ErrNotFound", err)
+	}
+	a, ab := jobs.Job{ID: "a"}, jobs.Job{ID: "ab"} // one id begins like the other
+	must(t, s.Put(ctx, &a, jobs.Event{Message: "one", Level: jobs.LevelInfo, Kind: "state", At: time.Unix(9, 0).UTC(), Data: map[string]string{"to": "queued"}}))
+	must(t, s.Put(ctx, &ab, jobs.Event{Message: "other"}))
+	must(t, s.Put(ctx, &a, jobs.Event{Message: "two"}, jobs.Event{Message: "three"}))
+	must(t, s.AddEvent(ctx, "a", jobs.Event{Message: "four", Seq: 99})) // the number is the store's
+	stale := jobs.Job{ID: "a", Version: 1}
+	if err := s.Put(ctx, &stale, jobs.Event{Message: "never"}); !errors.Is(err, jobs.ErrConflict) {
+		t.Fatalf("stale put: %v, want ErrConflict", err)
+	}
+	show := func(id string, after, limit int) string {
+		list, err := s.Events(ctx, id, after, limit)
+		must(t, err)
+		text := ""
+		for _, e := range list {
+			text += fmt.Sprintf("%d%s ", e.Seq, e.Message)
+		}
+		return text
+	}
+	for _, c := range []struct {
+		id           string
+		after, limit int
+		want         string
+	}{
+		{"a", 0, 0, "1one 2two 3three 4four "}, {"a", 2, 0, "3three 4four "}, {"a", 1, 2, "2two 3three "},
+		{"a", 4, 0, ""}, {"ab", 0, 0, "1other "}, {"b", 0, 0, ""},
+	} {
+		if got := show(c.id, c.after, c.limit); got != c.want {
+			t.Errorf("events of %s after %d, limit %d: %q, want %q", c.id, c.after, c.limit, got, c.want)
+		}
+	}
+	first, err := s.Events(ctx, "a", 0, 1)
+	must(t, err)
+	want := jobs.Event{Seq: 1, Message: "one", Level: jobs.LevelInfo, Kind: "state", At: time.Unix(9, 0).UTC(), Data: map[string]string{"to": "queued"}}
+	if !reflect.DeepEqual(first[0], want) {
+		t.Errorf("event read back as %+v, want %+v", first[0], want)
+	}
+	many := make([]jobs.Event, jobs.MaxEvents)
+	must(t, s.Put(ctx, &a, many...))
+	if list, _ := s.Events(ctx, "a", 0, 0); len(list) != jobs.MaxEvents || list[0].Seq != 5 {
+		t.Errorf("%d events from %d on, want the newest %d from 5 on", len(list), list[0].Seq, jobs.MaxEvents)
+	}
+	must(t, s.Delete(ctx, "a"))
+	if got := show("a", 0, 0) + show("ab", 0, 0); got != "1other " {
+		t.Errorf("events after the job's end: %q, want the other job's", got)
+	}
+}
+
+func schedules(t *testing.T, s Store) {
+	ctx := t.Context()
+	at := time.Unix(60, 0).UTC()
+	must(t, s.PutSchedule(ctx, jobs.ScheduleState{Name: "b", Next: at}))
+	must(t, s.PutSchedule(ctx, jobs.ScheduleState{Name: "a"}))
+	must(t, s.PutSchedule(ctx, jobs.ScheduleState{Name: "a", Spec: "@daily", Next: at, Last: "job_1"}))
+	list, err := s.Schedules(ctx)
+	must(t, err)
+	if want := []jobs.ScheduleState{{Name: "a", Spec: "@daily", Next: at, Last: "job_1"}, {Name: "b", Next: at}}; !slices.Equal(list, want) {
+		t.Errorf("schedules %+v, want %+v", list, want)
+	}
+	must(t, s.DeleteSchedule(ctx, "a"))
+	must(t, s.DeleteSchedule(ctx, "a"))
+	if list, _ := s.Schedules(ctx); len(list) != 1 {
+		t.Errorf("%d schedules after one was forgotten, want 1", len(list))
 	}
 }

@@ -1,0 +1,156 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"aloft/backends"
+)
+
+// Pause holds a job back until Resume. One that runs is told to save first, as
+// when it is preempted; Pause returns when the wish is stored. A batch cannot be
+// paused: its window goes on.
+func (m *Manager) Pause(ctx context.Context, id string) (Job, error) {
+	j, err := m.update(ctx, id, func(j *Job) error {
+		switch now := time.Now(); {
+		case j.Kind == KindBatch:
+			return invalid("id", "job %s is a batch, which cannot be paused", id)
+		case j.State.Terminal():
+			return fmt.Errorf("pause job %s: it has %s: %w", id, j.State, ErrFinished)
+		case !j.Cancelling.IsZero():
+			return fmt.Errorf("pause job %s: it is being cancelled: %w", id, ErrFinished)
+		case j.State == Paused || !j.Pausing.IsZero():
+			return errUnchanged
+		case j.State.holds():
+			j.Pausing = now
+		default:
+			j.step(Paused, now)
+		}
+		return nil
+	})
+	if err != nil {
+		return Job{}, err
+	}
+	m.endRun(ctx, j)
+	return j, nil
+}
+
+// endRun tells the job's run, if there is one, that it is not wanted any more.
+func (m *Manager) endRun(ctx context.Context, j Job) {
+	m.mu.Lock()
+	r := m.runs[j.ID]
+	m.mu.Unlock()
+	if r == nil || !j.State.holds() {
+		return
+	}
+	select {
+	case <-r.started:
+		if r.exec != nil {
+			r.exec.Preempt(m.grace(j))
+		}
+	case <-ctx.Done(): // the start is slow; it will see the wish, or Open will
+	}
+}
+
+// Resume lets a paused job go on, from its last checkpoint if it has one.
+// ErrConflict if it is not paused.
+func (m *Manager) Resume(ctx context.Context, id string) (Job, error) {
+	return m.update(ctx, id, func(j *Job) error {
+		switch now := time.Now(); {
+		case j.State == Paused:
+			j.step(Queued, now)
+		case !j.Pausing.IsZero() && !j.State.Terminal(): // it still saves; then it is queued
+			j.Pausing = time.Time{}
+		case j.State.Terminal():
+			return fmt.Errorf("resume job %s: it has %s: %w", id, j.State, ErrFinished)
+		default:
+			return fmt.Errorf("resume job %s: it is %s, not paused: %w", id, j.State, ErrConflict)
+		}
+		return nil
+	})
+}
+
+// Retry queues a failed or cancelled job again: the same job, from its last
+// checkpoint, with all its retries before it.
+func (m *Manager) Retry(ctx context.Context, id string) (Job, error) {
+	if err := m.reserve(); err != nil {
+		return Job{}, err
+	}
+	j, err := m.update(ctx, id, func(j *Job) error {
+		switch {
+		case j.Kind == KindBatch:
+			return invalid("id", "job %s is a batch: make a new one of its error file's rows", id)
+		case j.State != Failed && j.State != Cancelled:
+			return fmt.Errorf("retry job %s: it is %s, not failed or cancelled: %w", id, j.State, ErrConflict)
+		}
+		j.Tried, j.Ran, j.Error, j.Result = 0, 0, "", nil
+		j.Finished, j.Cancelling, j.KeptUntil = time.Time{}, time.Time{}, time.Time{}
+		j.step(Queued, time.Now())
+		return nil
+	})
+	if err != nil {
+		m.unreserve()
+		return Job{}, err
+	}
+	return j, nil
+}
+
+// reserve takes one of the places for unfinished jobs.
+func (m *Manager) reserve() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.closed:
+		return ErrClosed
+	case m.open >= m.opt.MaxOpen:
+		return fmt.Errorf("%d unfinished jobs: %w", m.opt.MaxOpen, backends.ErrOverloaded)
+	}
+	m.open++
+	return nil
+}
+
+func (m *Manager) unreserve() {
+	m.mu.Lock()
+	m.open--
+	m.mu.Unlock()
+}
+
+// Delete removes a finished job with its events, log, checkpoints and artefacts.
+func (m *Manager) Delete(ctx context.Context, id string) error {
+	j, err := m.opt.Store.Get(ctx, id)
+	if err != nil {
+		return fmt.Errorf("job %s: %w", id, err)
+	}
+	if !j.State.Terminal() {
+		return fmt.Errorf("delete job %s: it is %s, cancel it first: %w", id, j.State, ErrConflict)
+	}
+	return m.remove(ctx, j)
+}
+
+// remove takes away what is kept of a finished job: the record last, so that a
+// removal that is interrupted is made again.
+func (m *Manager) remove(ctx context.Context, j Job) error {
+	if j.Batch != nil {
+		for _, file := range []string{j.Batch.OutputFile, j.Batch.ErrorFile} {
+			if file == "" {
+				continue
+			}
+			if err := m.DeleteFile(ctx, file); err != nil && !errors.Is(err, ErrNotFound) {
+				return fmt.Errorf("delete job %s: %w", j.ID, err)
+			}
+		}
+	}
+	for _, path := range []string{m.checkpointDir(j.ID), m.OutputDir(j.ID), m.LogPath(j.ID), m.LogPath(j.ID) + ".1"} {
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("delete job %s: %w", j.ID, err)
+		}
+	}
+	if err := m.opt.Store.Delete(ctx, j.ID); err != nil {
+		return fmt.Errorf("delete job %s: %w", j.ID, err)
+	}
+	m.log.Info("job removed", "job", j.ID, "kind", j.Kind)
+	return nil
+}
