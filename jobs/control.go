@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"aloft/backends"
@@ -130,20 +131,26 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 	return m.remove(ctx, j)
 }
 
+// made are the ids of the files that a job has made.
+func (j Job) made() (files []string) {
+	switch {
+	case j.Batch != nil:
+		files = []string{j.Batch.OutputFile, j.Batch.ErrorFile}
+	case j.FineTune != nil:
+		files = slices.Clone(j.FineTune.Results)
+	}
+	return slices.DeleteFunc(files, func(id string) bool { return id == "" })
+}
+
 // remove takes away what is kept of a finished job: the record last, so that a
 // removal that is interrupted is made again.
 func (m *Manager) remove(ctx context.Context, j Job) error {
-	if j.Batch != nil {
-		for _, file := range []string{j.Batch.OutputFile, j.Batch.ErrorFile} {
-			if file == "" {
-				continue
-			}
-			if err := m.DeleteFile(ctx, file); err != nil && !errors.Is(err, ErrNotFound) {
-				return fmt.Errorf("delete job %s: %w", j.ID, err)
-			}
+	for _, file := range j.made() {
+		if err := m.DeleteFile(ctx, file); err != nil && !errors.Is(err, ErrNotFound) {
+			return fmt.Errorf("delete job %s: %w", j.ID, err)
 		}
 	}
-	for _, path := range []string{m.checkpointDir(j.ID), m.OutputDir(j.ID), m.LogPath(j.ID), m.LogPath(j.ID) + ".1"} {
+	for _, path := range []string{m.tuneDir(j.ID), m.checkpointDir(j.ID), m.OutputDir(j.ID), m.LogPath(j.ID), m.LogPath(j.ID) + ".1"} {
 		if err := os.RemoveAll(path); err != nil {
 			return fmt.Errorf("delete job %s: %w", j.ID, err)
 		}

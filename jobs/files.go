@@ -156,13 +156,21 @@ func (m *Manager) openBlob(ctx context.Context, id string) (io.ReadCloser, error
 	return r, nil
 }
 
-// DeleteFile removes a file. *InvalidError while an unfinished batch reads it.
+// DeleteFile removes a file. *InvalidError while an unfinished batch or
+// fine-tuning job reads it.
 func (m *Manager) DeleteFile(ctx context.Context, id string) error {
 	for _, batch := range m.readers(id) {
 		// One that has ended may be listed for a moment more, but reads nothing.
 		if b, err := m.Batch(ctx, batch); err != nil || !b.Status.Terminal() {
 			return invalid("file_id", "batch %s reads it; cancel the batch first", batch)
 		}
+	}
+	learned, err := m.learned(ctx)
+	if err != nil {
+		return err
+	}
+	if job := learned[id]; job != "" {
+		return invalid("file_id", "fine-tuning job %s learns from it; cancel the job first", job)
 	}
 	if _, err := m.File(ctx, id); err != nil {
 		return err
@@ -219,13 +227,17 @@ func (m *Manager) expireFiles() {
 
 func (m *Manager) removeExpired(now time.Time) error {
 	var gone []string
+	learned, err := m.learned(m.base)
+	if err != nil {
+		return err
+	}
 	for f := (FileFilter{Limit: expirePage}); ; {
 		list, err := m.opt.Files.Files(m.base, f)
 		if err != nil {
 			return err
 		}
 		for _, file := range list {
-			if file.Expired(now) && len(m.readers(file.ID)) == 0 {
+			if file.Expired(now) && len(m.readers(file.ID)) == 0 && learned[file.ID] == "" {
 				gone = append(gone, file.ID)
 			}
 		}

@@ -108,10 +108,13 @@ func (f *FineTune) Name(id, tenant string) string {
 func (s FineTuneSpec) params(t Template, seed int64) (map[string]string, error) {
 	out := map[string]string{}
 	for name, v := range map[string]string{ParamEpochs: s.Asked.Epochs, ParamBatchSize: s.Asked.BatchSize, ParamLearningRate: s.Asked.LearningRate} {
+		i := slices.IndexFunc(t.Params, func(p Param) bool { return p.Name == name })
 		if v == "" {
+			if i >= 0 {
+				out[name] = t.Params[i].Default
+			}
 			continue
 		}
-		i := slices.IndexFunc(t.Params, func(p Param) bool { return p.Name == name })
 		if i < 0 {
 			return nil, invalid("hyperparameters."+name, "model %s is trained with one that cannot be chosen; leave it out or say \"auto\"", s.Model)
 		}
@@ -135,4 +138,23 @@ func (s FineTuneSpec) params(t Template, seed int64) (map[string]string, error) 
 	}
 	out[ParamSeed] = fmt.Sprint(seed)
 	return out, nil
+}
+
+// validTuner checks what a template that trains models for fine-tuning jobs must have.
+func (t Template) validTuner() error {
+	if len(t.FineTunes) == 0 {
+		return nil
+	}
+	if t.Kind != KindTrain {
+		return fmt.Errorf("kind is %q, want train, since it fine-tunes models", t.Kind)
+	}
+	for _, p := range t.Params {
+		switch {
+		case p.Default == "" && p.Name != ParamSeed:
+			return fmt.Errorf("parameter %q needs a default, since fine-tuning jobs do not name it", p.Name)
+		case slices.Contains([]string{ParamEpochs, ParamBatchSize, ParamLearningRate}, p.Name) && p.Type != ParamInt && p.Type != ParamFloat:
+			return fmt.Errorf("parameter %q has type %q, want int or float, since it is a hyperparameter", p.Name, p.Type)
+		}
+	}
+	return nil
 }

@@ -91,7 +91,7 @@ func TestFineTuneParams(t *testing.T) {
 		want map[string]string
 		bad  string // the parameter of the refusal
 	}{
-		{"all auto", FineTuneSpec{}, map[string]string{"seed": "42"}, ""},
+		{"all auto", FineTuneSpec{}, map[string]string{"seed": "42", "n_epochs": "3", "learning_rate_multiplier": "1"}, ""},
 		{"given", FineTuneSpec{Asked: Hyperparameters{Epochs: "2", LearningRate: "0.5"}, Seed: &seven},
 			map[string]string{"seed": "7", "n_epochs": "2", "learning_rate_multiplier": "0.5"}, ""},
 		{"too many epochs", FineTuneSpec{Asked: Hyperparameters{Epochs: "51"}}, nil, "hyperparameters.n_epochs"},

@@ -82,7 +82,8 @@ func (s State) holds() bool { return s == Starting || s == Running || s == Preem
 // Waits reports whether the job could use a slice now. A batch can while its
 // rows run, not while it is validated or wound up.
 func (j Job) Waits() bool {
-	return j.State == Queued && j.Cancelling.IsZero() && (j.Batch == nil || j.Batch.Status == InProgress)
+	return j.State == Queued && j.Cancelling.IsZero() && (j.Batch == nil || j.Batch.Status == InProgress) &&
+		(j.FineTune == nil || j.FineTune.Checked)
 }
 
 // Job is one piece of work that may wait. It is stored whole (Go field names are
@@ -170,6 +171,8 @@ type Checkpoint struct {
 	Step  int64
 	At    time.Time
 	Bytes int64 // 0 = the program did not say
+	// Metrics are those that were reported with it.
+	Metrics map[string]float64
 }
 
 const maxCheckpoints = 32 // kept in the record; the files are the program's to thin out

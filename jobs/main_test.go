@@ -34,6 +34,8 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "train":
 		os.Exit(roleTrain())
+	case "tune":
+		os.Exit(roleTune())
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("I stay")

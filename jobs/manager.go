@@ -33,12 +33,14 @@ type Manager struct {
 	runs      map[string]*run
 	batches   map[string]*batchRun
 	gates     map[string]*gate
+	checks    chan struct{} // a place for each reading of examples
 }
 
 func newManager(o Options, log *slog.Logger) *Manager {
 	m := &Manager{
 		opt: o, log: log,
 		runs: map[string]*run{}, batches: map[string]*batchRun{}, gates: map[string]*gate{},
+		checks: make(chan struct{}, maxChecks),
 	}
 	m.templates = byName(o.Templates)
 	m.base, m.stop = context.WithCancelCause(context.Background())
@@ -65,6 +67,9 @@ func (m *Manager) Open(ctx context.Context) error {
 	}
 	live := map[string]bool{}
 	for _, j := range slices.Backward(left) { // oldest first
+		if j.FineTune != nil && !j.FineTune.Checked {
+			m.checkExamples(j.ID)
+		}
 		if j.Kind == KindBatch {
 			live[j.ID] = true
 			if err := m.reserveBatch(j.ID, j.Batch.InputFile, math.MaxInt); err != nil {
@@ -190,8 +195,12 @@ func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
 	case j.Grace < 0 || j.Grace > MaxGrace:
 		return Job{}, invalid("grace_seconds", "%v is not from 0 to %v", j.Grace.Seconds(), MaxGrace.Seconds())
 	}
+	prefix := "job_"
+	if j.FineTune != nil {
+		prefix = tunePrefix
+	}
 	j = Job{ // what remains is ours to set
-		ID: newID("job_", now), State: Queued, Times: Times{Created: now},
+		ID: newID(prefix, now), State: Queued, Times: Times{Created: now},
 		Tenant: j.Tenant, Template: j.Template, Params: j.Params, Kind: j.Kind, Model: j.Model,
 		Shape: j.Shape, MinWidth: j.MinWidth, MaxWidth: j.MaxWidth, Priority: j.Priority,
 		Grace: j.Grace, Command: j.Command, Terms: j.Terms,
@@ -305,6 +314,9 @@ func (m *Manager) update(ctx context.Context, id string, change func(*Job) error
 func (m *Manager) changed(j Job, from State) {
 	if j.State.Terminal() && !from.Terminal() {
 		m.unreserve()
+	}
+	if j.FineTune != nil && !j.FineTune.Checked && from.Terminal() && !j.State.Terminal() { // tried again
+		m.checkExamples(j.ID)
 	}
 	m.log.Info("job changed", "job", j.ID, "kind", j.Kind, "from", from, "to", j.State, "status", batchStatus(j), "error", j.Error)
 	m.opt.OnChange(j)

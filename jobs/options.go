@@ -36,6 +36,8 @@ type Options struct {
 	// all its batches; 0 = none at present. It is asked often and under a lock:
 	// it must be quick and must not call the Manager. nil = 8.
 	BatchConcurrency func(model string) int
+	// Serves says whether a model can be asked for by this name; nil = none can.
+	Serves func(model string) bool
 	// OnChange is told of each stored change of a state or batch status. Calls
 	// may overtake each other: it is a hint to look, and must not block.
 	OnChange func(Job)
@@ -69,7 +71,7 @@ func (o Options) Validate() error {
 }
 
 func validTemplates(list []Template) error {
-	names := map[string]bool{}
+	names, trained := map[string]bool{}, map[string]string{}
 	for _, t := range list {
 		if err := t.Validate(); err != nil {
 			return err
@@ -78,6 +80,12 @@ func validTemplates(list []Template) error {
 			return fmt.Errorf("job template %q is there twice", t.Name)
 		}
 		names[t.Name] = true
+		for _, model := range t.FineTunes {
+			if trained[model] != "" {
+				return fmt.Errorf("job template %q: model %q is fine-tuned by template %q already", t.Name, model, trained[model])
+			}
+			trained[model] = t.Name
+		}
 	}
 	return nil
 }
@@ -95,6 +103,9 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.KeepFor, DefaultKeepFor)
 	if o.BatchConcurrency == nil {
 		o.BatchConcurrency = func(string) int { return 8 }
+	}
+	if o.Serves == nil {
+		o.Serves = func(string) bool { return false }
 	}
 	if o.OnChange == nil {
 		o.OnChange = func(Job) {}

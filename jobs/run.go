@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -25,6 +26,7 @@ type run struct {
 	from     int64 // progress.Done at the start
 	saved    bool  // this run has completed a checkpoint
 	stored   time.Time
+	tune     *tuneRun // of a fine-tuning job; belongs to the reader of reports
 }
 
 // progressEvery bounds how often plain progress is stored; checkpoints and
@@ -115,6 +117,10 @@ func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r 
 	r.progress, r.began, r.from = p, time.Now(), p.Done
 	r.mu.Unlock()
 	err := os.MkdirAll(l.CheckpointDir, 0o700)
+	if err == nil && j.FineTune != nil {
+		l.Env, err = m.layOut(start, j, l.Env)
+		r.tune = newTuneRun(filepath.Join(m.tuneDir(j.ID), metricsName))
+	}
 	if err == nil {
 		r.exec, err = m.opt.Executor.Start(start, l)
 	}
@@ -166,22 +172,10 @@ func (m *Manager) watch(id string, r *run) {
 	defer m.release(id, r)
 	end := r.exec.Wait()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		_, err := m.update(context.Background(), id, func(j *Job) error {
-			if !j.State.holds() {
-				return errUnchanged
-			}
-			r.freshen(j)
-			now := time.Now()
-			j.Ran += r.ran(now)
-			to, why := outcome(*j, end, r.savedOne())
-			if to == Failed {
-				j.fail(why, now, m.opt.JobRetry)
-				return nil
-			}
-			j.step(to, now)
-			j.Error = why
-			return nil
-		})
+		j, err := m.ended(context.Background(), id, r, end)
+		if err == nil && j.FineTune != nil {
+			m.tuned(m.base, j)
+		}
 		if err == nil || errors.Is(err, ErrNotFound) {
 			return
 		}
@@ -195,6 +189,36 @@ func (m *Manager) watch(id string, r *run) {
 			time.Sleep(pause)
 		}
 	}
+}
+
+// ended stores what becomes of a job whose run has ended.
+func (m *Manager) ended(ctx context.Context, id string, r *run, end Exit) (Job, error) {
+	tune, lost, err := m.tuneResults(ctx, id, r, end)
+	if err != nil {
+		return Job{}, err
+	}
+	return m.update(ctx, id, func(j *Job) error {
+		if !j.State.holds() {
+			return errUnchanged
+		}
+		r.freshen(j)
+		now := time.Now()
+		j.Ran += r.ran(now)
+		to, why := outcome(*j, end, r.savedOne())
+		if to == Succeeded && lost != nil {
+			to, why = Failed, lost.Error()
+		}
+		if to == Failed {
+			j.fail(why, now, m.opt.JobRetry)
+			return nil
+		}
+		if to == Succeeded && tune != nil {
+			j.FineTune = tune
+		}
+		j.step(to, now)
+		j.Error = why
+		return nil
+	})
 }
 
 func (r *run) freshen(j *Job) {
@@ -225,7 +249,7 @@ func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
 	r.mu.Lock()
 	r.progress = r.progress.advance(rep, r.from, r.began, now)
 	r.saved = r.saved || rep.Checkpoint != ""
-	done := r.progress.Done
+	done, total := r.progress.Done, r.progress.Total
 	store := rep.Checkpoint != "" || rep.Result != nil || now.Sub(r.stored) > progressEvery
 	if store {
 		r.stored = now
@@ -236,6 +260,9 @@ func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
 			m.log.Warn("message not stored", "job", id, "error", err)
 		}
 	}
+	if r.tune != nil {
+		m.measured(ctx, id, r.tune, rep, total)
+	}
 	if !store {
 		return
 	}
@@ -245,7 +272,7 @@ func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
 			j.Result = rep.Result
 		}
 		if rep.Checkpoint != "" {
-			j.addCheckpoint(Checkpoint{Path: rep.Checkpoint, Step: done, At: now, Bytes: rep.CheckpointBytes})
+			j.addCheckpoint(Checkpoint{Path: rep.Checkpoint, Step: done, At: now, Bytes: rep.CheckpointBytes, Metrics: rep.Metrics})
 		}
 		return nil
 	})

@@ -21,6 +21,8 @@ type Template struct {
 	Priority int
 	Grace    time.Duration // from the checkpoint signal to the kill; 0 = Options.Grace
 	Env      []string      // "KEY=value"
+	// FineTunes are the models that fine-tuning jobs train with it.
+	FineTunes []string
 }
 
 // Param is one value that a user may choose.
@@ -69,6 +71,9 @@ func (t Template) Validate() error {
 		return bad("priority is %d, want %d to %d", t.Priority, -maxPriority, maxPriority)
 	case t.Grace < 0 || t.Grace > MaxGrace:
 		return bad("grace is %v, want 0 to %v", t.Grace, MaxGrace)
+	}
+	if err := t.validTuner(); err != nil {
+		return bad("%w", err)
 	}
 	known := slices.Clone(builtins)
 	for _, p := range t.Params {
