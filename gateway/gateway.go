@@ -141,8 +141,9 @@ type Deps struct {
 	Files     Files
 	Batches   Batches
 	Jobs      Jobs
-	Keys      Keys     // nil: everybody may come in
-	KeyAdmin  KeyAdmin // of the admin API
+	FineTunes FineTunes // with Jobs
+	Keys      Keys      // nil: everybody may come in
+	KeyAdmin  KeyAdmin  // of the admin API
 	Recorder  Recorder
 	Variants  Variants
 	Metrics   http.Handler

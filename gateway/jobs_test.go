@@ -45,7 +45,7 @@ func withJobs(t *testing.T, play script, change ...func(*Options, *Deps)) *edge 
 	knot := &lateCaller{}
 	m, err := jobs.NewManager(jobs.Options{
 		Store: store, Files: store, Blobs: bucket, Caller: knot, Executor: noExecutor{}, DataDir: dir,
-		Templates: []jobs.Template{{Name: "train", Kind: jobs.KindTrain, Priority: 5, Command: []string{"/bin/true", "{steps}"},
+		Templates: []jobs.Template{tuner, {Name: "train", Kind: jobs.KindTrain, Priority: 5, Command: []string{"/bin/true", "{steps}"},
 			Params: []jobs.Param{{Name: "steps", Type: jobs.ParamInt, Default: "10", Min: 1, Max: 100}}}},
 		Retry: jobs.Retry{First: time.Millisecond, Most: 10 * time.Millisecond},
 	}, nil)
@@ -61,7 +61,7 @@ func withJobs(t *testing.T, play script, change ...func(*Options, *Deps)) *edge 
 		bucket.Close()
 		store.Close()
 	})
-	e := start(t, play, append(change, func(_ *Options, d *Deps) { d.Files, d.Batches, d.Jobs = m, m, m })...)
+	e := start(t, play, append(change, func(_ *Options, d *Deps) { d.Files, d.Batches, d.Jobs, d.FineTunes = m, m, m, m })...)
 	e.blobs = bucket
 	knot.Caller = e.Server
 	if err := m.Open(t.Context()); err != nil {

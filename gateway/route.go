@@ -64,6 +64,7 @@ func (s *Server) newRouter() router {
 		}
 	}
 	all = append(all, s.jobRoutes(get)...)
+	all = append(all, s.fineTuneRoutes(get)...)
 	all = append(all, s.adminRoutes(get)...)
 	all = append(all, s.variantRoutes(get)...)
 	for _, rt := range all {
