@@ -144,6 +144,12 @@ type TemplateConfig struct {
 	Width    ReplicasConfig    `yaml:"width"`
 	Priority int               `yaml:"priority"`
 	Grace    time.Duration     `yaml:"grace"`
+	FineTune FineTuneConfig    `yaml:"fine_tune"`
+}
+
+// FineTuneConfig says what /v1/fine_tuning/jobs trains with a template.
+type FineTuneConfig struct {
+	Models []string `yaml:"models"` // configured models
 }
 
 // ParamConfig is one value that a user may choose.
@@ -354,6 +360,13 @@ func (c *Config) validate() error {
 	if err := c.Arbiter.validate(c); err != nil {
 		return err
 	}
+	for i, t := range c.Jobs.Templates {
+		for k, model := range t.FineTune.Models {
+			if !slices.ContainsFunc(c.Models, func(m ModelConfig) bool { return m.Name == model }) {
+				return at(fmt.Sprintf("jobs.templates[%d].fine_tune.models[%d]", i, k), "%q is no configured model", model)
+			}
+		}
+	}
 	for i, t := range c.templates() {
 		if err := t.Validate(); err != nil {
 			return at(fmt.Sprintf("jobs.templates[%d]", i), "%w", err)
@@ -416,7 +429,7 @@ func (c *Config) templates() []jobs.Template {
 	var out []jobs.Template
 	for _, t := range c.Jobs.Templates {
 		j := jobs.Template{Name: t.Name, Kind: jobs.Kind(t.Kind), Command: t.Command, Shape: t.Shape,
-			MinWidth: t.Width.Min, MaxWidth: t.Width.Max, Priority: t.Priority, Grace: t.Grace}
+			MinWidth: t.Width.Min, MaxWidth: t.Width.Max, Priority: t.Priority, Grace: t.Grace, FineTunes: t.FineTune.Models}
 		for k, v := range t.Env {
 			j.Env = append(j.Env, k+"="+v)
 		}

@@ -19,6 +19,7 @@ func TestQuickStart(t *testing.T) {
 	}
 	t.Run("go-sdk", func(t *testing.T) { goSDK(t, s.url) })
 	t.Run("node-sdk", func(t *testing.T) { nodeSDK(t, s.url) })
+	t.Run("fine-tuning", s.fineTuning)
 	t.Run("batch", s.batchCommands)
 	t.Run("jobs", s.jobCommands)
 	t.Run("top", s.topCommand)

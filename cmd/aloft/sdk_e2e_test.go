@@ -456,7 +456,7 @@ func nodeModules(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	copyFiles(t, source, dir, "driver.mjs", "engine.mjs", "whole.mjs")
+	copyFiles(t, source, dir, "driver.mjs", "engine.mjs", "whole.mjs", "finetune.mjs")
 	return dir
 }
 

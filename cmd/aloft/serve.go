@@ -256,6 +256,7 @@ func (s *server) openJobs(ctx context.Context) error {
 	s.jobs, err = jobs.NewManager(jobs.Options{Store: s.store, Files: s.store, Blobs: s.blobs, Caller: caller{s},
 		Executor: &jobs.Local{RunDir: s.path("run"), Slog: s.log}, Templates: s.conf.templates(), DataDir: s.data, Self: self,
 		BatchConcurrency: func(model string) int { return s.serving.concurrency(model, s.conf.Jobs.BatchRows) },
+		Serves:           func(model string) bool { return s.serving.set.Load().names[model] != nil },
 		OnChange:         func(jobs.Job) { s.arbiter.Kick() }}, s.log)
 	return err
 }
@@ -330,7 +331,7 @@ func (s *server) openGateway(ctx context.Context) error {
 	edge.Telemetry.Sample = s.telemetry.sample()
 	s.gateway, err = gateway.New(edge,
 		gateway.Deps{Catalog: catalog{s.serving}, Submitter: way, Observer: obs, Decisions: decisions{s.arbiter},
-			Status: statusSource{s}, Reporter: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape, s.room},
+			Status: statusSource{s}, Reporter: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape, s.room}, FineTunes: s.jobs,
 			Keys: s.keys, KeyAdmin: s.keys, Recorder: obs.recorder}, s.log)
 	return err
 }
