@@ -28,9 +28,16 @@ type sequence struct {
 	made    int // tokens it has generated
 	pos     int // tokens in the KV cache
 	next    yzma.Token
-	take    int // tokens in the step being formed
-	row     int // where in the batch its logits are, -1 = none
+	take    int  // tokens in the step being formed
+	row     int  // where in the batch its logits are, -1 = none
+	scores  bool // each token of the prompt needs logits
+	scored  int  // tokens of the prompt that have been echoed
+	first   int  // where in the batch its tokens of this step begin
 }
+
+// scoreRows is how many tokens of echoed prompts a step may score, over all
+// sequences: each needs logits of its own, of vocabulary x 4 bytes.
+const scoreRows = 32
 
 // prefilling reports whether part of the prompt is still to be read.
 func (s *sequence) prefilling() bool { return s.pos < len(s.prompt) }
@@ -77,6 +84,7 @@ func (l *loop) prepare(s *sequence) (err error) {
 	case len(s.prompt) >= l.md.context:
 		return fmt.Errorf("a prompt of %d tokens leaves no room in a context of %d: %w", len(s.prompt), l.md.context, backends.ErrTooLong)
 	}
+	s.scores = s.req.Echo && s.req.Logprobs >= 0
 	s.limit = l.md.context - len(s.prompt)
 	if s.req.MaxTokens > 0 {
 		s.limit = min(s.limit, s.req.MaxTokens)
@@ -153,10 +161,38 @@ func (l *loop) step() {
 		return
 	}
 	for _, s := range l.slots {
+		if s != nil && s.req.Echo && s.scored < len(s.prompt) {
+			if err := l.echo(s); err != nil {
+				l.finish(s, ending{err: err})
+				continue
+			}
+		}
 		if s != nil && s.row >= 0 {
 			l.sample(s)
 		}
 	}
+}
+
+// echo passes on the tokens of the prompt whose probability is known: the first,
+// which has none, and each that follows one of this step.
+func (l *loop) echo(s *sequence) error {
+	if s.scored == 0 {
+		s.out.put(serve.Piece{Text: l.md.piece(int(s.prompt[0])), Prompt: true, First: true})
+		s.scored = 1
+	}
+	for begin := s.pos - s.take; s.scored <= s.pos && s.scored < len(s.prompt); s.scored++ {
+		token := int(s.prompt[s.scored])
+		piece := serve.Piece{Text: l.md.piece(token), Prompt: true}
+		if s.scores {
+			logits, err := yzma.GetLogitsIth(l.md.gen.ctx, int32(s.first+s.scored-1-begin), l.md.tokens)
+			if err != nil || logits == nil {
+				return fmt.Errorf("llama.cpp gave no logits: %w", backends.ErrBadReply)
+			}
+			piece.Logprob, piece.Top = l.logprobs(logits, token, s.req.Logprobs)
+		}
+		s.out.put(piece)
+	}
+	return nil
 }
 
 // allot sets what each sequence puts into a step of at most room tokens: one
@@ -175,8 +211,13 @@ func allot(slots []*sequence, room int) {
 		}
 	}
 	slices.SortFunc(prompts, func(a, b *sequence) int { return a.order - b.order })
+	score := scoreRows
 	for _, s := range prompts {
 		s.take = min(room, len(s.prompt)-s.pos)
+		if s.scores {
+			s.take = min(s.take, score)
+			score -= s.take
+		}
 		room -= s.take
 	}
 }
@@ -184,6 +225,7 @@ func allot(slots []*sequence, room int) {
 // add puts the sequence's next tokens into the batch.
 func (l *loop) add(b *yzma.Batch, s *sequence) {
 	seq := []yzma.SeqId{yzma.SeqId(s.slot)}
+	s.first = int(b.NTokens)
 	for range s.take {
 		token, last := s.next, true
 		if s.prefilling() {
@@ -192,7 +234,7 @@ func (l *loop) add(b *yzma.Batch, s *sequence) {
 		if last {
 			s.row = int(b.NTokens)
 		}
-		if err := b.Add(token, yzma.Pos(s.pos), seq, last); err != nil {
+		if err := b.Add(token, yzma.Pos(s.pos), seq, last || s.scores); err != nil {
 			panic("BUG: step larger than its batch: " + err.Error())
 		}
 		s.pos++

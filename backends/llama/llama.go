@@ -135,7 +135,7 @@ func (e *Engine) describe(md *model, g *GGUF) {
 		Note: fmt.Sprintf("%s (%s, %d-token vocabulary) in llama.cpp", name, g.Architecture(), md.tokens),
 	}
 	if !md.encoder {
-		e.info.Slots = e.opt.Slots
+		e.info.Slots, e.info.Echo = e.opt.Slots, true
 		if md.chat == "" {
 			e.info.Note += "; no chat template that llama.cpp knows: messages are joined by newlines"
 		}

@@ -97,9 +97,9 @@ func (md *model) newGeneration() (*session, error) {
 	// One buffer for all sequences would make each attend over all cells: 64
 	// sequences then ran 2.6 times slower.
 	p.KVUnified = 0
-	// One next token a sequence; by default llama.cpp reserves room for the
-	// logits of a whole batch, which is vocabulary x 2 KB.
-	p.NOutputsMax = p.NSeqMax
+	// One next token a sequence, and some of prompts that are scored; by default
+	// llama.cpp reserves room for the logits of a whole batch, vocabulary x 2 KB.
+	p.NOutputsMax = min(p.NSeqMax+scoreRows, p.NBatch)
 	return md.newSession(p)
 }
 

@@ -31,7 +31,7 @@ func decodeGenerate(e backends.Endpoint, body []byte, scan openai.Scan) (*Genera
 	if err := f.refuseUnsupported(); err != nil {
 		return nil, err
 	}
-	req := &GenerateRequest{Chat: e == backends.Chat, MaxTokens: scan.MaxTokens}
+	req := &GenerateRequest{Chat: e == backends.Chat, MaxTokens: scan.MaxTokens, Echo: f["echo"].Type == gjson.True}
 	var err *openai.Error
 	for _, read := range []func(*GenerateRequest) *openai.Error{f.prompt, f.sampling, f.stop, f.logprobs} {
 		if err = read(req); err != nil {
@@ -62,10 +62,6 @@ func (f fields) refuseUnsupported() error {
 		case "logit_bias":
 			if len(v.Map()) > 0 {
 				what = "logit bias"
-			}
-		case "echo":
-			if v.Type == gjson.True {
-				what = "echo"
 			}
 		case "suffix":
 			if v.Type == gjson.String && v.Str != "" {

@@ -33,6 +33,7 @@ type Info struct {
 	Dim     int    // length of an embedding, 0 = no embeddings
 	Slots   int    // sequences that generate at once, 0 = no generation
 	Created int64  // Unix seconds, constant across calls
+	Echo    bool   // answers may begin with the prompt, which is how held-out text is scored
 
 	// KVTokens is what the KV cache holds over all sequences, in blocks of KVBlock;
 	// 0 = each slot has a cache of its own, so that slots are the only limit.
@@ -73,6 +74,7 @@ type GenerateRequest struct {
 	Seed        *int64    // nil = any
 	Stop        []string  // at most 4, none empty
 	Logprobs    int       // number of alternatives asked for, -1 = no logprobs
+	Echo        bool      // completions: first the prompt's tokens, with their logprobs
 }
 
 // Piece is one generated token, or several. Text may end inside a rune; the
@@ -82,6 +84,8 @@ type Piece struct {
 	Tokens  int     // how many tokens this is, 0 counts as 1
 	Logprob float64 // of this token, when logprobs were asked for
 	Top     []TopLogprob
+	Prompt  bool // a token of the prompt, echoed
+	First   bool // nothing comes before it, so that it has no logprob
 }
 
 // TopLogprob is one alternative at a position.

@@ -30,6 +30,10 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, e backends.End
 		s.fail(w, r, err, param)
 		return
 	}
+	if req.Echo && (req.Chat || !s.info.Echo) {
+		s.fail(w, r, openai.Invalid("echo", "unsupported_parameter", "'echo': this engine does not support echo"), param)
+		return
+	}
 	if err := s.gate.enter(generate); err != nil {
 		s.count.refused.Add(1)
 		s.fail(w, r, err, param)
@@ -77,7 +81,9 @@ type joined struct {
 func (s *Server) run(ctx context.Context, req *GenerateRequest, out sink) (Finish, error) {
 	var held joined
 	finish, err := s.engine.Generate(ctx, req, func(p Piece) error {
-		s.count.generatedTokens.Add(int64(max(p.Tokens, 1)))
+		if !p.Prompt {
+			s.count.generatedTokens.Add(int64(max(p.Tokens, 1)))
+		}
 		if req.Logprobs >= 0 {
 			held.tokens = append(held.tokens, p)
 		}

@@ -65,14 +65,18 @@ func (f *frames) appendCompletionLogprobs(dst []byte, tokens []Piece) []byte {
 	var names, values, tops, offsets []string
 	for _, t := range tokens {
 		names = append(names, quote(t.Text))
+		offsets = append(offsets, strconv.Itoa(f.offset))
+		f.offset += utf8.RuneCountInString(t.Text)
+		if t.First {
+			values, tops = append(values, "null"), append(tops, "null")
+			continue
+		}
 		values = append(values, string(appendLogprob(nil, t.Logprob)))
 		var top []string
 		for _, alt := range t.Top {
 			top = append(top, quote(alt.Text)+":"+string(appendLogprob(nil, alt.Logprob)))
 		}
 		tops = append(tops, "{"+strings.Join(top, ",")+"}")
-		offsets = append(offsets, strconv.Itoa(f.offset))
-		f.offset += utf8.RuneCountInString(t.Text)
 	}
 	return append(dst, `{"tokens":[`+strings.Join(names, ",")+`],"token_logprobs":[`+strings.Join(values, ",")+
 		`],"top_logprobs":[`+strings.Join(tops, ",")+`],"text_offset":[`+strings.Join(offsets, ",")+`]}`...)
