@@ -38,7 +38,7 @@ type Result struct {
 	Against   *Measures  `json:"against,omitempty"`   // the other model, on the same rows
 	Agreement *Agreement `json:"agreement,omitempty"` // of the two
 	Ended     time.Time  `json:"ended"`
-	Seconds   float64    `json:"seconds"` // that rows took, over all runs of a preempted evaluation
+	Seconds   float64    `json:"seconds"` // that requests took, added up over all runs of a preempted evaluation
 }
 
 // SetInfo says which rows were asked: results are comparable when SHA256 is equal.
