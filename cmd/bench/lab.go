@@ -93,6 +93,11 @@ func (l *lab) start(ctx context.Context, args ...string) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
+	return l.startIn(ctx, dir, args...)
+}
+
+// startIn runs the binary in a data folder that may hold something.
+func (l *lab) startIn(ctx context.Context, dir string, args ...string) (*child, error) {
 	out, err := os.Create(filepath.Join(dir, "output"))
 	if err != nil {
 		return nil, err
@@ -133,11 +138,20 @@ func (l *lab) serve(ctx context.Context, config string) (*child, error) {
 // startServer starts a server and waits until /readyz answers 200. No file is
 // the quick start.
 func (l *lab) startServer(ctx context.Context, file string) (*child, error) {
+	dir, err := os.MkdirTemp(l.dir, "serve-")
+	if err != nil {
+		return nil, err
+	}
+	return l.startServerIn(ctx, dir, file)
+}
+
+// startServerIn does so in a data folder that may hold something.
+func (l *lab) startServerIn(ctx context.Context, dir, file string) (*child, error) {
 	args := []string{"serve", "--listen", "127.0.0.1:0"}
 	if file != "" {
 		args = append(args, "--config", file)
 	}
-	c, err := l.start(ctx, args...)
+	c, err := l.startIn(ctx, dir, args...)
 	if err != nil {
 		return nil, err
 	}

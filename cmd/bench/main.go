@@ -36,6 +36,7 @@ var benchmarks = []benchmark{
 	{"loadgen", "what the load generator can send, and what others report of a stalled server", loadgens},
 	{"arbiter", "what lending gains and what it costs, beside other policies, in virtual time (half an hour; FULL=1: hours)", arbiters},
 	{"prediction", "the demo's scenario live on timed engines beside the simulator", predictions},
+	{"jobs", "rows/s of a batch beside straight calls, the job store with 100,000 jobs, preemption of a trainer", jobsBench},
 	{"starts", "cold start and wake of a replica, start-up of `aloft serve`", starts},
 }
 

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -29,10 +30,6 @@ const schema = 2
 
 // lockWait bounds the wait for the file's lock: another aloft holds it.
 const lockWait = 2 * time.Second
-
-// gather is how long a write waits for others to share its fsync (which costs
-// several times as much).
-const gather = time.Millisecond
 
 var (
 	jobsBucket = []byte("jobs")      // id → record
@@ -50,6 +47,11 @@ var (
 type Store struct {
 	db   *bbolt.DB
 	live decoded
+
+	writes  chan write
+	closing chan struct{} // closed by Close
+	closed  chan struct{} // closed when commits has ended
+	once    sync.Once
 }
 
 // Open opens or creates the file at path, and brings an older one up to date.
@@ -61,16 +63,21 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open job store %s: %w", path, err)
 	}
-	db.MaxBatchDelay = gather
 	if err := prepare(db); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("open job store %s: %w", path, err)
 	}
-	return &Store{db: db}, nil
+	s := &Store{db: db, writes: make(chan write), closing: make(chan struct{}), closed: make(chan struct{})}
+	go s.commits()
+	return s, nil
 }
 
-// Close closes the file.
-func (s *Store) Close() error { return s.db.Close() }
+// Close lets the commit that is on its way end, and closes the file.
+func (s *Store) Close() error {
+	s.once.Do(func() { close(s.closing) })
+	<-s.closed
+	return s.db.Close()
+}
 
 const stampBytes = 8
 
@@ -146,7 +153,7 @@ func (s *Store) Put(ctx context.Context, j *jobs.Job, events ...jobs.Event) erro
 		return err
 	}
 	var refused error
-	err = s.db.Batch(func(tx *bbolt.Tx) error {
+	err = s.update(func(tx *bbolt.Tx) error {
 		records := tx.Bucket(jobsBucket)
 		var old indexed
 		if b := records.Get([]byte(j.ID)); b != nil {
@@ -192,7 +199,7 @@ func (s *Store) Get(_ context.Context, id string) (jobs.Job, error) {
 
 // Delete implements jobs.Store.
 func (s *Store) Delete(_ context.Context, id string) error {
-	err := s.db.Batch(func(tx *bbolt.Tx) error {
+	err := s.update(func(tx *bbolt.Tx) error {
 		var old indexed
 		switch err := get(tx.Bucket(jobsBucket), id, &old); {
 		case errors.Is(err, jobs.ErrNotFound):

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -254,6 +255,44 @@ func TestListsOfUnfinishedJobsAreFresh(t *testing.T) {
 	}
 	if len(s.live.jobs) != 0 {
 		t.Errorf("%d jobs kept decoded after their end", len(s.live.jobs))
+	}
+}
+
+// A write that fails takes no other with it, and writes after the end are told so.
+func TestWritesThatShareACommit(t *testing.T) {
+	s := open(t, t.TempDir()).(*Store)
+	var writers sync.WaitGroup
+	for i := range 64 {
+		writers.Go(func() {
+			if i%8 == 3 {
+				bad := errors.New("no")
+				if err := s.update(func(tx *bbolt.Tx) error {
+					return errors.Join(bad, tx.Bucket(fileBucket).Put([]byte(fmt.Sprint(i)), []byte("half")))
+				}); !errors.Is(err, bad) {
+					t.Errorf("write %d: %v, want its own error", i, err)
+				}
+				return
+			}
+			j := jobs.Job{ID: fmt.Sprint(i), State: jobs.Queued}
+			if err := s.Put(t.Context(), &j); err != nil {
+				t.Errorf("write %d: %v", i, err)
+			}
+		})
+	}
+	writers.Wait()
+	if list, err := s.List(t.Context(), jobs.Filter{}); err != nil || len(list) != 56 {
+		t.Errorf("%d jobs, %v; want 56", len(list), err)
+	}
+	if f, err := s.File(t.Context(), "3"); !errors.Is(err, jobs.ErrNotFound) {
+		t.Errorf("half a change was kept: %+v, %v", f, err)
+	}
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	}
+	if err := s.Put(t.Context(), &jobs.Job{ID: "late"}); !errors.Is(err, errClosed) {
+		t.Errorf("put after close: %v, want errClosed", err)
 	}
 }
 

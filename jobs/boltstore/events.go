@@ -77,7 +77,7 @@ func (s *Store) AddEvent(ctx context.Context, id string, e jobs.Event) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	return s.db.Batch(func(tx *bbolt.Tx) error {
+	return s.update(func(tx *bbolt.Tx) error {
 		if tx.Bucket(jobsBucket).Get([]byte(id)) == nil {
 			return jobs.ErrNotFound
 		}
@@ -112,7 +112,7 @@ func (s *Store) PutSchedule(ctx context.Context, st jobs.ScheduleState) error {
 	if err != nil {
 		return err
 	}
-	return s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(schedBucket).Put([]byte(st.Name), value) })
+	return s.update(func(tx *bbolt.Tx) error { return tx.Bucket(schedBucket).Put([]byte(st.Name), value) })
 }
 
 // Schedules implements jobs.ScheduleStore.
@@ -131,5 +131,5 @@ func (s *Store) Schedules(context.Context) ([]jobs.ScheduleState, error) {
 
 // DeleteSchedule implements jobs.ScheduleStore.
 func (s *Store) DeleteSchedule(_ context.Context, name string) error {
-	return s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(schedBucket).Delete([]byte(name)) })
+	return s.update(func(tx *bbolt.Tx) error { return tx.Bucket(schedBucket).Delete([]byte(name)) })
 }

@@ -20,7 +20,7 @@ func (s *Store) PutFile(ctx context.Context, f jobs.File) error {
 	if err != nil {
 		return err
 	}
-	return s.db.Batch(func(tx *bbolt.Tx) error {
+	return s.update(func(tx *bbolt.Tx) error {
 		if err := dropFile(tx, f.ID); err != nil {
 			return err
 		}
@@ -39,7 +39,7 @@ func (s *Store) File(_ context.Context, id string) (jobs.File, error) {
 
 // DeleteFile implements jobs.FileStore.
 func (s *Store) DeleteFile(_ context.Context, id string) error {
-	return s.db.Batch(func(tx *bbolt.Tx) error { return dropFile(tx, id) })
+	return s.update(func(tx *bbolt.Tx) error { return dropFile(tx, id) })
 }
 
 func dropFile(tx *bbolt.Tx, id string) error {
