@@ -221,7 +221,7 @@ func (s *server) room(needs gpu.Shape) (n int) {
 
 // openModels checks all that the models need and makes their batchers.
 func (s *server) openModels(context.Context) error {
-	s.serving = &serving{changed: make(chan struct{}), rows: map[string]bool{}, offline: map[string]int{},
+	s.serving = &serving{changed: make(chan struct{}), rows: map[string]bool{}, offline: map[string]int{}, shared: map[string]int{},
 		adapters: map[string][]string{}, retired: map[string][]*batcher.Batcher{}}
 	var err error
 	if s.way.spending, err = openSpending(s.path("overflow.json"), s.serving); err != nil {

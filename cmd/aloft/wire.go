@@ -96,6 +96,7 @@ type serving struct {
 	changed  chan struct{}                 // closed and replaced whenever a replica changes
 	rows     map[string]bool               // whether batch rows may ride in serving replicas, per model
 	offline  map[string]int                // ready replicas lent to batches, per model
+	shared   map[string]int                // ready replicas that are not, by model
 	lent     map[string]bool               // ids of replicas lent to batches
 	seen     map[string]pool.State         // the best of its replicas, per model
 	back     map[string]time.Time          // when the first of its failed ones starts again, per model
@@ -120,19 +121,43 @@ func (s *serving) named(name string) *served {
 func (s *serving) publish(model string, ready []pool.ReadyReplica) {
 	var out []batcher.Replica
 	s.mu.Lock()
-	s.offline[model], s.adapters[model] = 0, nil
+	s.offline[model], s.shared[model], s.adapters[model] = 0, 0, nil
 	for _, r := range ready {
 		out = append(out, batcher.Replica{ID: r.ID, Backend: r.Backend, Slots: r.Slots, Offline: r.Offline, Shape: r.Shape, Index: r.Index,
 			Adapters: r.Adapters, Old: r.Old})
 		s.adapters[model] = append(s.adapters[model], r.Adapters...)
 		if r.Offline {
 			s.offline[model]++
+		} else {
+			s.shared[model]++
 		}
 	}
 	s.mu.Unlock()
 	for _, b := range s.batchers(model) {
 		b.SetReplicas(out)
 	}
+	s.limitRows(model)
+}
+
+// limitRows bounds a model's rows of batches in flight on ready replicas: a whole
+// batch on each, or half of each one's slots, so that a batch spreads over all
+// of them. How long a row may hold up a request is the batcher's to see to.
+func (s *serving) limitRows(model string) {
+	m := s.model(model)
+	if m == nil {
+		return // removed meanwhile
+	}
+	each := max(1, m.Slots/2)
+	if m.merges() {
+		each = m.maxRows()
+	}
+	s.mu.Lock()
+	n := 0
+	if s.rows[model] {
+		n = max(1, s.shared[model])
+	}
+	s.mu.Unlock()
+	m.batcher.SetOfflineLimit(n * each)
 }
 
 // reading is the pool's OnReading: the batcher hears what a replica's engine says.
@@ -165,7 +190,7 @@ func (s *serving) concurrency(model string, each int) int {
 	defer s.mu.Unlock()
 	n := s.offline[m.Name]
 	if s.rows[m.Name] {
-		n++
+		n += max(1, s.shared[m.Name])
 	}
 	return n * each
 }
@@ -382,14 +407,7 @@ func (s *serving) Tune(t arbiter.Setting) {
 	s.mu.Lock()
 	s.rows[t.Model] = t.Rows
 	s.mu.Unlock()
-	limit := 0
-	if t.Rows {
-		limit = max(1, m.Slots/2)
-		if m.merges() {
-			limit = m.maxRows()
-		}
-	}
-	m.batcher.SetOfflineLimit(limit)
+	s.limitRows(t.Model)
 }
 
 // await returns when the replica is in the state, or cannot come there.

@@ -16,7 +16,7 @@ import (
 
 func testServing() *serving {
 	s := &serving{
-		changed: make(chan struct{}), rows: map[string]bool{"m": true}, offline: map[string]int{"m": 2},
+		changed: make(chan struct{}), rows: map[string]bool{"m": true}, offline: map[string]int{"m": 2}, shared: map[string]int{"m": 3},
 		adapters: map[string][]string{},
 	}
 	s.set.Store(newModelSet(
@@ -30,9 +30,9 @@ func testServing() *serving {
 func TestBatchRowsFindTheirModel(t *testing.T) {
 	s := testServing()
 	for name, want := range map[string]int{
-		"m":                      3 * 8, // two lent replicas and the ready ones together
-		"text-embedding-3-small": 3 * 8,
-		"m:fr":                   3 * 8,
+		"m":                      5 * 8, // two lent replicas and three ready ones
+		"text-embedding-3-small": 5 * 8,
+		"m:fr":                   5 * 8,
 		"unknown":                8, // refused by the gateway, not held until the window ends
 	} {
 		if got := s.concurrency(name, 8); got != want {
