@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -31,7 +32,7 @@ func (l *lab) jobSizes() jobSizes {
 	return s
 }
 
-const jobsHow = "*Batch*: %d rows of %d tokens with `aloft serve` and two replicas of the timed encoder (`cmd/bench/servers/jobs.yaml`: 20 ms + 50 µs a token for a call of at most 64 rows), from the batch's start to its last row stored; " +
+const jobsHow = "*Batch*: %d short rows with `aloft serve` and two replicas of the timed encoder (`cmd/bench/servers/jobs.yaml`: 20 ms + 50 µs a token for a call of at most 64 rows), from the batch's start to its last row stored; " +
 	"*straight calls* are the same rows, 64 to a request, sent to the same server by %d clients, who throw the answers away. The ways take turns; medians of %d rounds, in brackets the extremes, the ratio is the median of the rounds'. " +
 	"*Store*: %d jobs in the server's bbolt file, of which %d wait; %d are submitted by %d clients, each answered after its record's fsync; then one client asks for pages. " +
 	"*Start*: `jobs.Manager.Open` on a store in which a killed server left %d unfinished jobs, one in ten of them running. " +
@@ -41,7 +42,7 @@ const jobsHow = "*Batch*: %d rows of %d tokens with `aloft serve` and two replic
 func jobsBench(ctx context.Context, l *lab) (*result, error) {
 	size := l.jobSizes()
 	r := &result{title: "Jobs: batches, the store, preemption", head: []string{"what", "measured"}}
-	r.how = fmt.Sprintf(jobsHow, size.rows, jobRowTokens, straightClients, size.rounds, size.stored, waitingJobs, size.submits, submitClients, size.left, size.preempts)
+	r.how = fmt.Sprintf(jobsHow, size.rows, straightClients, size.rounds, size.stored, waitingJobs, size.submits, submitClients, size.left, size.preempts)
 	for _, part := range []func(context.Context, *lab, jobSizes, *result) error{batchRates, storeRates, startAfterKill, preemptions} {
 		if err := part(ctx, l, size, r); err != nil {
 			return nil, err
@@ -51,7 +52,6 @@ func jobsBench(ctx context.Context, l *lab) (*result, error) {
 }
 
 const (
-	jobRowTokens    = 6 // as the timed engine counts "row number 12345"
 	straightClients = 4 // two calls for each replica: one computes, one is on its way
 	straightRows    = 64
 	encoderModel    = "encoder"
@@ -71,19 +71,18 @@ func batchRates(ctx context.Context, l *lab, size jobSizes, r *result) error {
 	}
 	rest := memoryOf(server)
 	var batched, called []float64
-	for round := range size.rounds {
-		ways := []func() error{
-			func() error {
-				v, err := batchRate(ctx, server.client, size.rows)
-				batched = append(batched, v)
-				return err
-			},
-			func() error {
-				v, err := straightRate(ctx, server.client, size.rows)
-				called = append(called, v)
-				return err
-			},
+	var batchCost, callCost cost
+	way := func(rate func(context.Context, *client, int) (float64, error), into *[]float64, costs *cost) func() error {
+		return func() error {
+			before := cpuOf(server)
+			v, err := rate(ctx, server.client, size.rows)
+			costs.add(before, cpuOf(server), size.rows)
+			*into = append(*into, v)
+			return err
 		}
+	}
+	for round := range size.rounds {
+		ways := []func() error{way(batchRate, &batched, &batchCost), way(straightRate, &called, &callCost)}
 		for i := range ways {
 			if err := ways[(i+round)%2](); err != nil {
 				return err
@@ -92,18 +91,41 @@ func batchRates(ctx context.Context, l *lab, size jobSizes, r *result) error {
 		l.say("jobs, round %d of %d: batch %.0f rows/s, straight calls %.0f rows/s", round+1, size.rounds, batched[round], called[round])
 	}
 	most := memoryOf(server)
-	law := 2 * straightRows / (0.020 + 50e-6*straightRows*jobRowTokens)
+	tokens, err := tokensOf(ctx, server.client, jobText(0))
+	if err != nil {
+		return err
+	}
+	law := 2 * straightRows / (0.020 + 50e-6*straightRows*tokens) // two replicas, jobs.yaml's law
 	r.row("batch, rows/s", spreadOf(batched).show("%.0f"))
 	r.row("straight calls of 64, rows/s", spreadOf(called).show("%.0f"))
-	r.row("the engines' law, rows/s", fmt.Sprintf("%.0f", law))
+	r.row(fmt.Sprintf("the engines' law at %.0f tokens a row, rows/s", tokens), fmt.Sprintf("%.0f", law))
 	over := spreadOf(each(batched, called, ratio))
 	r.row("batch / straight calls", over.show("%.3f"))
+	r.row("CPU time of a row, ms, engines + server + client: batch", batchCost.String())
+	r.row("CPU time of a row: straight calls", callCost.String())
 	r.row("server's memory (VmHWM), MiB: at rest, with all of it", fmt.Sprintf("%.0f, %.0f", rest, most))
 	r.measured("batch, rows/s", spreadOf(batched).median)
 	r.measured("straight calls, rows/s", spreadOf(called).median)
 	r.atLeastIn("batch / straight calls", interval(over), 0.9)
 	r.atMost("memory that batches add to the server, MiB", most-rest, 64)
 	return nil
+}
+
+// tokensOf is what the engine counts of a text.
+func tokensOf(ctx context.Context, c *client, text string) (float64, error) {
+	answer, err := c.post(ctx, "/v1/embeddings", embedBody(encoderModel, text), nil)
+	if err != nil {
+		return 0, err
+	}
+	var v struct {
+		Usage struct {
+			PromptTokens float64 `json:"prompt_tokens"`
+		}
+	}
+	if err := json.Unmarshal(answer, &v); err != nil {
+		return 0, fmt.Errorf("usage of a text: %w", err)
+	}
+	return v.Usage.PromptTokens, nil
 }
 
 // memoryOf is the most that a process has had resident so far, in MiB.
