@@ -24,6 +24,8 @@ const (
 	recordMost = arrivals.MaxPlan
 	// recordFlush is how much of a recording a crash can cost.
 	recordFlush = time.Second
+	// recordName is a recording's name but for its end: when it began, UTC.
+	recordName = "20060102T150405.000"
 	// recordMark is the file whose being there says that a restart records on.
 	recordMark = "on"
 )
@@ -132,7 +134,7 @@ func (r *recorder) Record(on bool) (gateway.Recording, error) {
 
 func (r *recorder) begin() (*recording, error) {
 	now := time.Now()
-	name := now.UTC().Format("20060102T150405.000") + ".jsonl"
+	name := now.UTC().Format(recordName) + ".jsonl"
 	f, err := os.OpenFile(filepath.Join(r.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err

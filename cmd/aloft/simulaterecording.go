@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"aloft/gpu"
 	"aloft/loadgen/arrivals"
 	"aloft/sim/scenario"
 )
@@ -38,6 +41,9 @@ func (c *simulateRecording) text(config string) (text []byte, missing []string, 
 	}
 	defer f.Close()
 	rows, err := arrivals.Read(f, 0)
+	if errors.Is(err, arrivals.ErrCut) {
+		err = nil // the draw says so
+	}
 	if err == nil && len(rows) == 0 {
 		err = fmt.Errorf("it has no requests")
 	}
@@ -91,9 +97,10 @@ func recordedWorld(cfg *Config, rows []arrivals.Record, status *Status) (map[str
 		}
 		shape = m.Shape
 		service, slo, lacks := serviceOf(m, status)
+		share := cmp.Or(m.Static, m.Replicas.Max)
 		missing = append(missing, lacks...)
-		models = append(models, map[string]any{"name": m.Name, "static_share_slices": m.Replicas.Max, "service_time": service, "slo": slo, "start": startKeys(usualStart)})
-		serving += m.Replicas.Max
+		models = append(models, map[string]any{"name": m.Name, "static_share_slices": share, "service_time": service, "slo": slo, "start": startKeys(usualStart)})
+		serving += share
 	}
 	all := scenario.SlicesPerGPU * gpus
 	switch {
@@ -102,17 +109,47 @@ func recordedWorld(cfg *Config, rows []arrivals.Record, status *Status) (map[str
 	case gpus == 0:
 		return nil, nil, fmt.Errorf("neither the configuration nor --status says how many GPUs there are: give what aloft top --json says")
 	case serving > all:
-		return nil, nil, fmt.Errorf("replicas.max of the models sum to %d, and %d GPUs have %d slices", serving, gpus, all)
+		return nil, nil, fmt.Errorf("what the models keep in mode static (static, else replicas.max) sums to %d, and %d GPUs have %d slices", serving, gpus, all)
+	}
+	family, whole, ok := nodeFamily(cfg, status, shape)
+	if !ok {
+		return nil, nil, fmt.Errorf("no GPU is split into %d slices of %s: the simulator knows %s", scenario.SlicesPerGPU, shape, strings.Join(gpu.Families(), ", "))
 	}
 	judged := length.Seconds()
 	return map[string]any{
 		"horizon_h": length.Hours(), "seeds": []int{1}, "measure": map[string]any{"warm_up_s": min(300, judged/20), "tail_s": min(120, judged/20)},
-		"cluster": map[string]any{"gpus": gpus, "gpu_model": "as configured", "server_gpus": gpus, "slice_shape": shape, "whole_shape": "7g", "reshape_s": 2,
+		"cluster": map[string]any{"gpus": gpus, "gpu_model": family, "server_gpus": gpus, "slice_shape": shape, "whole_shape": whole, "reshape_s": 2,
 			"serving_share_slices": serving, "job_share_slices": all - serving},
 		"models": models, "diurnal": map[string]any{"amplitude": 0}, "jobs": map[string]any{"offered_load": 0},
 		"backlog":    map[string]any{"kind": "embed", "size": "unlimited", "start_s": 10, "stop_s": 0.5, "loses_s": 5},
 		"batch_rows": map[string]any{"enabled": false}, "faults": map[string]any{},
 	}, missing, nil
+}
+
+// nodeFamily is the MIG family whose smallest slices are of that shape, and its whole
+// GPU: the one that the node has if that is known, else the first.
+func nodeFamily(cfg *Config, status *Status, shape string) (name, whole string, ok bool) {
+	for _, candidate := range gpu.Families() {
+		f, _ := gpu.Lookup(candidate)
+		small, has := f.Profile(shape)
+		if !has || len(small.Starts) < scenario.SlicesPerGPU {
+			continue
+		}
+		for _, p := range f.Profiles {
+			if p.Compute != f.Compute {
+				continue
+			}
+			here := slices.ContainsFunc(status.Devices, func(d DeviceStatus) bool { return gpu.FamilyOf(d.Model, p.Bytes) == candidate }) ||
+				len(cfg.Node.Simulated) > 0 && cfg.Node.Simulated[0].Family == candidate
+			if here || !ok {
+				name, whole, ok = candidate, p.Name, true
+			}
+			if here {
+				return name, whole, true
+			}
+		}
+	}
+	return name, whole, ok
 }
 
 func startKeys(s scenario.Start) map[string]any {

@@ -3,19 +3,23 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/goccy/go-yaml"
 
-	"aloft/arbiter"
-	"aloft/gpu"
 	"aloft/loadgen/arrivals"
+	"aloft/sim/scenario"
 )
 
 // tuneCmd replays a recording under other settings and proposes some.
@@ -23,17 +27,14 @@ type tuneCmd struct {
 	remote
 	Config    string             `help:"Configuration file ($$ALOFT_CONFIG) that the recording was made with." short:"c" type:"path" placeholder:"FILE"`
 	Recording string             `arg:"" optional:"" type:"existingfile" help:"Recording of aloft record; default: the newest in the data folder."`
-	Rate      map[string]float64 `help:"Tokens a second of one replica of a model (repeatable); default: as a running server has fitted it." placeholder:"MODEL=TOKENS"`
+	Rate      map[string]float64 `help:"Tokens a second of one replica of a model that answers merged calls (repeatable); default: as a running server has fitted it." placeholder:"MODEL=TOKENS"`
+	Scenario  string             `type:"existingfile" help:"What aloft simulate --trace --scenario-out wrote of the recording, filled in: for models that generate, whose step times no server fits." placeholder:"FILE"`
+	Hours     float64            `help:"Replay the newest so many hours; laws are learned from what came before, if that is an hour or more." default:"6"`
+	Workers   int                `help:"Runs that go on at once; 0 = one for each CPU." default:"0"`
+	Live      string             `help:"The progress, on standard error: auto redraws a terminal, plain writes a line at times, none." default:"auto" enum:"auto,plain,none"`
 }
 
-// tuneRisks are the shares of the work that lending may make late, from careful
-// to bold; 0 is risk strict.
-var tuneRisks = []struct {
-	name   string
-	budget float64
-}{{"strict", 0}, {"careful", 2e-5}, {"normal", 2e-4}, {"bold", 2e-3}}
-
-// tuneDays bounds what is replayed: the newest so many days.
+// tuneDays bounds what laws are learned from: the newest so many days.
 const tuneDays = 7
 
 // Run implements kong's command.
@@ -42,30 +43,44 @@ func (c *tuneCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	if c.Recording == "" {
-		if c.Recording, err = newest(filepath.Join(cmp.Or(c.Data, "aloft-data"), "recordings")); err != nil {
-			return err
-		}
-	}
-	f, err := os.Open(c.Recording)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	rows, err := arrivals.Read(f, 0)
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.Recording, err)
+	if c.Hours <= 0 {
+		return fmt.Errorf("--hours %g: want more than 0", c.Hours)
 	}
 	for name, rate := range c.Rate {
 		if rate <= 0 || !slices.ContainsFunc(conf.Models, func(m ModelConfig) bool { return m.Name == name }) {
 			return fmt.Errorf("--rate %s=%g: want a model of the configuration and more than 0 tokens a second", name, rate)
 		}
 	}
-	rates := c.Rate
-	if rates == nil {
-		rates = c.fitted(ctx)
+	if c.Recording == "" {
+		if c.Recording, err = newest(filepath.Join(cmp.Or(c.Data, "aloft-data"), "recordings")); err != nil {
+			return err
+		}
 	}
-	return tune(k.Stdout, conf, rows, rates)
+	r, err := readRecording(c.Recording)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "aloft-tune-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	t := &tuning{conf: conf, Recording: filepath.Base(c.Recording), Cut: r.cut, Modelled: "replayed by the simulator (modelled): " + tuneLimits, workers: c.Workers}
+	if err := c.worlds(ctx, t, r, dir); err != nil {
+		return err
+	}
+	view := newProgress(c.Live, os.Stderr, os.Getenv)
+	err = t.run(ctx, view)
+	view.close()
+	if err != nil {
+		return err
+	}
+	t.Ledger = c.ledger(ctx, r.since)
+	if c.JSON {
+		return json.NewEncoder(k.Stdout).Encode(t)
+	}
+	t.draw(k.Stdout)
+	return nil
 }
 
 // newest finds the recording that was begun last.
@@ -77,98 +92,196 @@ func newest(dir string) (string, error) {
 	return slices.Max(files), nil // their names begin with the time
 }
 
-// fitted asks a running server how fast its replicas are; none = nothing is known.
-func (c *tuneCmd) fitted(ctx context.Context) map[string]float64 {
-	var s Status
-	out := map[string]float64{}
-	if c.client().call(ctx, http.MethodGet, "/aloft/v1/status", nil, &s) != nil {
-		return out
-	}
-	for _, m := range s.Models {
-		for _, f := range m.Batching.Fits {
-			out[m.Name] = max(out[m.Name], f.Rate)
-		}
-	}
-	return out
+// heard is a recording that has been read.
+type heard struct {
+	rows  []arrivals.Record // of clients: rows of batches go where lending lets them
+	since time.Time         // when it began; zero = its name does not say
+	cut   string            // what a crash cost; "" = nothing
 }
 
-// tune proposes settings of the arbiter for a recording. It applies nothing.
-func tune(w io.Writer, conf *Config, rows []arrivals.Record, rates map[string]float64) error {
-	p, a := conf.policy(time.Time{}), conf.Arbiter
-	total := map[string][4]arbiter.Trial{}
-	fmt.Fprintln(w, "What each setting would have done with the recorded arrivals: modelled, one model apart from the others.")
-	fmt.Fprintf(w, "\n%-14s %-9s %9s %6s %14s %12s %9s\n", "model", "risk", "quantile", "hold", "replicas lent", "work late", "loans/h")
-	for i := range conf.Models {
-		m := &conf.Models[i]
-		rate := rates[m.Name]
-		if rate == 0 && m.Engine == "synthetic" && m.Law.Beta > 0 {
-			rate = 1 / m.Law.Beta.Seconds()
-		}
-		if rate <= 0 {
-			fmt.Fprintf(w, "%-14s how fast a replica is is not known: start the server, or say --rate %s=TOKENS_PER_SECOND\n", m.Name, m.Name)
-			continue
-		}
-		share := cmp.Or(m.Static, m.Replicas.Max)
-		o := arbiter.LearnOptions{Share: share, Fast: a.FastHorizon, Slow: a.SlowHorizon, Slack: m.Target, OutBack: 2 * a.FastHorizon}
-		model := arbiter.Model{Target: m.Target, Needs: gpu.Shape{}}
-		if !m.merges() {
-			model.Slots = m.Slots
-		}
-		past := p.PastOf(model, workOf(m, rows, rate))
-		now := arbiter.Replay(past, o, a.RiseQuantile, a.Hold)
-		if !now.Learned() {
-			fmt.Fprintf(w, "%-14s %d s are recorded; an hour is the least to judge by\n", m.Name, len(past.Work))
-			continue
-		}
-		fmt.Fprint(w, trialLine(m.Name, "as it is", now, share))
-		var trials [4]arbiter.Trial
-		for i, r := range tuneRisks {
-			o.Budget, o.Strict = r.budget, r.budget == 0
-			trials[i] = arbiter.Learn(past, o)
-			fmt.Fprint(w, trialLine(m.Name, r.name, trials[i], share))
-		}
-		total[m.Name] = trials
+// readRecording reads what is good of a recording.
+func readRecording(path string) (*heard, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
-	if len(total) == 0 {
-		return fmt.Errorf("nothing to propose: no model has both an hour of recorded requests and a known speed")
+	defer f.Close()
+	r := &heard{}
+	r.rows, err = arrivals.Read(f, 0)
+	switch {
+	case errors.Is(err, arrivals.ErrCut):
+		r.cut = fmt.Sprintf("the recording was cut off by a crash: its last line is lost, and up to %v of requests before it; the %d requests that it holds are used", recordFlush, len(r.rows))
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", path, err)
+	case len(r.rows) == 0:
+		return nil, fmt.Errorf("%s: it has no requests", path)
 	}
-	propose(w, total)
-	return nil
+	r.rows = slices.DeleteFunc(r.rows, func(x arrivals.Record) bool { return x.Class == "offline" })
+	if at, err := time.Parse(recordName, strings.TrimSuffix(filepath.Base(path), ".jsonl")); err == nil {
+		r.since = at
+	}
+	return r, nil
 }
 
-func trialLine(model, risk string, t arbiter.Trial, share int) string {
-	return fmt.Sprintf("%-14s %-9s %9g %5.0fs %7.2f of %-3d %9.4f %% %9.1f\n", model, risk, t.Quantile, t.Hold.Seconds(), max(0, t.Lent), share, 100*t.Late, t.Moves)
+// worlds draws what is replayed, and what laws are learned from: the hours before
+// it, if they are enough; else the same hours, which flatters, and is said.
+func (c *tuneCmd) worlds(ctx context.Context, t *tuning, r *heard, dir string) error {
+	var status Status
+	_ = c.client().call(ctx, http.MethodGet, "/aloft/v1/status", nil, &status) // without a server the configuration must do
+	c.rated(&status)
+	s, err := c.scenario(t.conf, r.rows, &status)
+	if err != nil {
+		return err
+	}
+	if len(r.rows) == 0 {
+		return errors.New("tune: the recording has rows of batches alone")
+	}
+	last := r.rows[len(r.rows)-1].Offset + time.Second
+	window := min(last, time.Duration(c.Hours*float64(time.Hour)))
+	if last < time.Hour {
+		return fmt.Errorf("tune: %v are recorded; an hour is the least to judge by", last.Round(time.Second))
+	}
+	from := last - window
+	t.Hours = window.Hours()
+	if t.world, err = part(s, filepath.Join(dir, "judged.jsonl"), r.rows, stretch{from, last}); err != nil {
+		return err
+	}
+	t.past = t.world
+	if before := max(0, from-tuneDays*24*time.Hour); from-before >= time.Hour {
+		t.Learned = (from - before).Hours()
+		t.past, err = part(s, filepath.Join(dir, "before.jsonl"), r.rows, stretch{before, from})
+	}
+	return err
 }
 
-// workOf is a model's work in replica seconds that arrived in each second.
-func workOf(m *ModelConfig, rows []arrivals.Record, rate float64) []float64 {
-	var work []float64
+// rated takes --rate for what a server has fitted: calls of any size at that speed.
+func (c *tuneCmd) rated(status *Status) {
+	for name, rate := range c.Rate {
+		fit := FitStatus{Alpha: 1, Beta: 1e6 / rate, Largest: 8192, Rate: rate}
+		i := slices.IndexFunc(status.Models, func(m ModelStatus) bool { return m.Name == name })
+		if i < 0 {
+			i, status.Models = len(status.Models), append(status.Models, ModelStatus{Name: name})
+		}
+		status.Models[i].Batching.Fits = []FitStatus{fit}
+	}
+}
+
+// scenario is the node, the models and their speeds.
+func (c *tuneCmd) scenario(conf *Config, rows []arrivals.Record, status *Status) (*scenario.Scenario, error) {
+	if c.Scenario != "" {
+		return scenario.Load(c.Scenario)
+	}
+	if len(rows) == 0 {
+		return nil, errors.New("tune: the recording has no requests of clients")
+	}
+	keys, missing, err := recordedWorld(conf, rows, status)
+	if err != nil {
+		return nil, fmt.Errorf("tune: %w", err)
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("tune: neither the configuration nor a running server says\n  %s\nstart the server, give --rate MODEL=TOKENS_PER_SECOND for merged calls, or write the scenario with aloft simulate --trace RECORDING --scenario-out FILE, fill it in, and give --scenario FILE",
+			strings.Join(missing, "\n  "))
+	}
+	for _, m := range keys["models"].([]map[string]any) {
+		m["arrivals"] = map[string]any{"trace": "recording", "of_model": m["name"], "as_recorded": true}
+	}
+	keys["name"] = "recording"
+	text, err := yaml.Marshal(keys)
+	if err != nil {
+		return nil, fmt.Errorf("tune: %w", err)
+	}
+	s, err := scenario.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("tune: the recording as a scenario: %w", err)
+	}
+	return s, nil
+}
+
+// stretch is a part of a recording.
+type stretch struct{ from, to time.Duration }
+
+// part draws the world of a part of the recording, which it writes to a file.
+func part(s *scenario.Scenario, file string, rows []arrivals.Record, of stretch) (*scenario.World, error) {
+	from, to := of.from, of.to
+	world := *s
+	world.HorizonH = scenario.Hours((to - from).Hours())
+	judged := (to - from).Seconds()
+	world.Measure = scenario.Measure{WarmUpS: scenario.Seconds(min(300, judged/20)), TailS: scenario.Seconds(min(120, judged/20))}
+	world.Models = slices.DeleteFunc(slices.Clone(s.Models), func(m scenario.Model) bool {
+		return !slices.ContainsFunc(rows, func(r arrivals.Record) bool { return r.Model == m.Name && from <= r.Offset && r.Offset < to })
+	})
+	if len(world.Models) == 0 {
+		return nil, fmt.Errorf("tune: no model has requests in the %.1f h from %v on", float64(world.HorizonH), from)
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, err
+	}
+	w := arrivals.NewWriter(f)
 	for _, r := range rows {
-		if r.Model != m.Name || r.Class == "offline" {
+		if r.Offset < from || r.Offset >= to {
 			continue
 		}
-		at := int(r.Offset / time.Second)
-		for len(work) <= at {
-			work = append(work, 0)
+		r.Offset -= from
+		if err = w.Write(r); err != nil {
+			break
 		}
-		work[at] += float64(r.InputTokens) / rate
 	}
-	return work[max(0, len(work)-tuneDays*24*3600):]
+	if err = errors.Join(err, w.Flush(), f.Close()); err != nil {
+		return nil, fmt.Errorf("tune: %w", err)
+	}
+	for i := range world.Models {
+		world.Models[i].Arrivals = scenario.Arrivals{Trace: file, OfModel: world.Models[i].Name, AsRecorded: true}
+	}
+	return world.Draw(1, scenario.DrawOptions{})
 }
 
-// propose writes what to paste: the most careful of the models' settings at risk
-// normal, since quantile and hold are one for all.
-func propose(w io.Writer, total map[string][4]arbiter.Trial) {
-	quantile, hold, lent, late := 0.0, time.Duration(0), 0.0, 0.0
-	for _, t := range total {
-		n := t[2]
-		quantile, hold = max(quantile, n.Quantile), max(hold, n.Hold)
-		lent, late = lent+max(0, n.Lent), max(late, n.Late)
+// ledger is what the server's own says of the time since the recording began; nil =
+// nobody says.
+func (c *tuneCmd) ledger(ctx context.Context, since time.Time) *Report {
+	if since.IsZero() {
+		return nil
 	}
-	risk := "normal"
-	if quantile > 1 { // more than the worst rise seen
-		risk, quantile = "strict", 1
+	var r Report
+	q := url.Values{"since": {since.Format(time.RFC3339Nano)}}
+	if err := c.client().call(ctx, http.MethodGet, "/aloft/v1/report?"+q.Encode(), nil, &r); err != nil || r.SliceS == 0 {
+		return nil
 	}
-	fmt.Fprintf(w, "\nTo paste, if you agree; nothing was changed. At most %.2f replicas lent on average, at most %.4f %% of a model's work late because of it:\n\n", lent, 100*late)
-	fmt.Fprintf(w, "arbiter:\n  risk: %s\n  rise_quantile: %g\n  hold: %v\n", risk, quantile, hold)
+	return &r
+}
+
+// draw writes the table and what is proposed.
+func (t *tuning) draw(w io.Writer) {
+	fmt.Fprintf(w, "%s: %.1f h of it %s\n", t.Recording, t.Hours, t.Modelled)
+	if t.Cut != "" {
+		fmt.Fprintln(w, t.Cut)
+	}
+	if t.Learned > 0 {
+		fmt.Fprintf(w, "laws are learned from the %.1f h before\n", t.Learned)
+	} else {
+		fmt.Fprintln(w, "laws are learned from the same hours, since less than one came before: they look better than they are")
+	}
+	if l := t.Ledger; l != nil {
+		fmt.Fprintf(w, "the ledger since it began, as booked live: aloft ratio %.3f, mode %s\n", l.Aloft, l.Mode)
+	}
+	fmt.Fprintf(w, "\n%-44s %7s %7s %9s %8s %7s %9s\n", "setting", "aloft", "lent h", "attain. %", "caused", "lost %", "reclaims")
+	for _, r := range t.Runs {
+		mark := ""
+		if !r.Safe {
+			mark = "  too risky"
+		}
+		fmt.Fprintf(w, "%-44s %7.3f %7.1f %9.2f %8.1f %7.2f %5d/%-3d%s\n", r.Name, r.Aloft, r.LentH, 100*r.Attainment, r.Caused, 100*r.Lost, r.Kept, r.Broken, mark)
+	}
+	fmt.Fprint(w, "\naloft: useful slice time over all. lent h: slice-hours that jobs held. attain.: of the worst model. caused: misses\nper 100,000 requests that a static split would not have had. reclaims: within their bound / broken.\n")
+	for _, m := range t.Models {
+		fmt.Fprintf(w, "\n%s, law at risk %s: ready are level + %.2f × level^%g replicas, never below %.2f, held %v; in the past it would have lent %.2f replicas on average and made %.4f %% of the work late\n",
+			m.Name, m.Risk, m.Fast, m.Power, m.Floor, m.Hold, max(0, m.Lent), 100*m.Late)
+	}
+	p := t.Proposal
+	fmt.Fprintf(w, "\n%s\n", p.Says)
+	if p.Keep {
+		return
+	}
+	fmt.Fprintf(w, "To paste, if you agree; nothing was changed:\n\narbiter:\n  risk: %s\n  lend_above: %g\n  reclaim_below: %g\n  spare: %d\n  rise_quantile: %g\n  hold: %v\n",
+		p.Risk, p.LendAbove, p.ReclaimBelow, p.Spare, p.Quantile, p.Hold)
 }

@@ -78,10 +78,14 @@ func (w *Writer) Write(r Record) error {
 // Flush hands what is buffered to the underlying writer.
 func (w *Writer) Flush() error { return w.buf.Flush() }
 
+// ErrCut says that a recording's last line is not whole: who wrote it was killed.
+// All records before it are good.
+var ErrCut = errors.New("the last line is cut off")
+
 // Read reads a recording and sorts it by time (a server writes a record when
 // the request ends, so a recording is not sorted). limit bounds the number of
 // records; 0 means MaxPlan. On an error it returns what came before it, so that
-// a recording cut off by a crash is still of use.
+// a recording cut off by a crash is still of use: its error is an ErrCut.
 func Read(r io.Reader, limit int) ([]Record, error) {
 	if limit <= 0 || limit > MaxPlan {
 		limit = MaxPlan
@@ -90,6 +94,12 @@ func Read(r io.Reader, limit int) ([]Record, error) {
 	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
 	var records []Record
 	var err error
+	ends := false // the last line with a newline
+	lines.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		advance, line, err := bufio.ScanLines(data, atEOF)
+		ends = advance > 0 && data[advance-1] == '\n'
+		return advance, line, err
+	})
 	for n := 1; err == nil && lines.Scan(); n++ {
 		line := bytes.TrimSpace(lines.Bytes())
 		if len(line) == 0 {
@@ -102,6 +112,8 @@ func Read(r io.Reader, limit int) ([]Record, error) {
 		var rec Record
 		if err = json.Unmarshal(line, &rec); err == nil {
 			err = rec.check()
+		} else if !ends && len(records) > 0 {
+			err = fmt.Errorf("%w: %w", ErrCut, err)
 		}
 		if err != nil {
 			err = fmt.Errorf("arrivals: line %d: %w", n, err)

@@ -2,6 +2,7 @@ package arrivals
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -39,14 +40,18 @@ func TestRecordsRoundTripSorted(t *testing.T) {
 func TestReadSaysWhereAndKeepsTheRest(t *testing.T) {
 	good := `{"offset_ns":5,"endpoint":"chat","input_tokens":1,"output_tokens":1}` + "\n"
 	for name, c := range map[string]struct{ in, want string }{
-		"cut off by a crash": {good + "\n" + good[:30], "line 3: unexpected end"},
+		"cut off by a crash": {good + "\n" + good[:30], "line 3: the last line is cut off: unexpected end"},
 		"negative":           {good + `{"offset_ns":-1,"endpoint":"chat"}`, "line 2: offset -1ns"},
+		"a mistake":          {good + "{\"offset_ns\":\n" + good, "line 2: unexpected end"},
 		"no endpoint":        {good + `{"offset_ns":1}`, "line 2: no endpoint"},
 		"endless line":       {good + strings.Repeat("x", maxLine+1), "a line is longer than 65536 bytes"},
 	} {
 		got, err := Read(strings.NewReader(c.in), 0)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, c.want)
+		}
+		if errors.Is(err, ErrCut) != (name == "cut off by a crash") {
+			t.Errorf("%s: is %v a cut?", name, err)
 		}
 		if len(got) != 1 {
 			t.Errorf("%s: kept %d records, want the 1 before the mistake", name, len(got))

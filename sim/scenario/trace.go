@@ -45,7 +45,9 @@ func records(text []byte, seed uint64, name string) (rows []arrivals.Record, not
 	case bytes.Contains(head, []byte("TIMESTAMP,")):
 		rows, err = arrivals.ReadAzure(bytes.NewReader(text), 0)
 	case bytes.Contains(head, []byte(`"offset_ns"`)):
-		rows, err = arrivals.Read(bytes.NewReader(text), 0)
+		if rows, err = arrivals.Read(bytes.NewReader(text), 0); errors.Is(err, arrivals.ErrCut) {
+			note, err = fmt.Sprintf("%s: the last line is cut off, as by a crash; the %d requests before it are used", name, len(rows)), nil
+		}
 	case bytes.Contains(head, []byte(`"timestamp"`)):
 		rows, note, err = arrivals.ReadMooncake(bytes.NewReader(text), stream(seed, "spread "+name, 0), 0)
 	default:

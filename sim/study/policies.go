@@ -3,7 +3,6 @@ package study
 import (
 	"context"
 	"sync"
-	"time"
 
 	"aloft/arbiter"
 	"aloft/sim"
@@ -90,8 +89,7 @@ func (s *Simulator) policy(w *scenario.World, name string) (sim.Policy, error) {
 	return rivals.New(name)
 }
 
-// Simulate runs a policy in a world; it is for Options. When ctx ends it returns
-// at once, and leaves the run to the end of the program.
+// Simulate runs a policy by its name; it is for Options.
 func (s *Simulator) Simulate(ctx context.Context, w *scenario.World, name string, progress func(float64)) (*sim.Result, error) {
 	if name == Bound {
 		return sim.Fluid(w), nil
@@ -100,23 +98,5 @@ func (s *Simulator) Simulate(ctx context.Context, w *scenario.World, name string
 	if err != nil {
 		return nil, err
 	}
-	type ended struct {
-		*sim.Result
-		error
-	}
-	end := make(chan ended, 1)
-	go func() {
-		r, err := sim.Run(w, p, sim.Options{Name: name, Spans: s.Spans, Progress: func(at, horizon time.Duration) {
-			if ctx.Err() == nil {
-				progress(at.Seconds() / horizon.Seconds())
-			}
-		}})
-		end <- ended{r, err}
-	}()
-	select {
-	case e := <-end:
-		return e.Result, e.error
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return Simulate(ctx, w, p, sim.Options{Name: name, Spans: s.Spans}, progress)
 }
