@@ -159,11 +159,11 @@ type fluid struct {
 }
 
 // late adds one second and says whether those who arrive in it come too late:
-// the wait takes most of the slack, or all slots are taken (the level counts 95 %
-// of them, and a fifth more sequences than that wait for each other's end).
+// the wait takes most of the slack, or more slots are taken than a level counts of
+// those that are there (95 %).
 func (q *fluid) late(level, work, ready float64) bool {
 	q.work = max(0, q.work+work-ready)
-	return q.work > 0.9*q.slack*ready || level > 1.2*ready
+	return q.work > 0.9*q.slack*ready || level > ready
 }
 
 // try replays the past under one law.

@@ -51,7 +51,7 @@ func TestTrial(t *testing.T) {
 // TestTrialStatic: what the full share misses too is not the law's.
 func TestTrialStatic(t *testing.T) {
 	p := Past{Level: f32(1, 9, 1), Work: f32(1, 2, 1)}
-	// Level 9 > 1.2 × 4: late with everything ready; nothing is left over.
+	// Level 9 > 4: late with everything ready; nothing is left over.
 	r := newReplay(p, LearnOptions{Share: 4, Slack: time.Second})
 	r.measure(0.5)
 	got := r.try(Law{Quantile: 1, Fast: 9})
