@@ -62,7 +62,7 @@ func (m *Manager) Resume(ctx context.Context, id string) (Job, error) {
 	return m.update(ctx, id, func(j *Job) error {
 		switch now := time.Now(); {
 		case j.State == Paused:
-			j.step(Queued, now)
+			return m.requeue(ctx, j, now)
 		case !j.Pausing.IsZero() && !j.State.Terminal(): // it still saves; then it is queued
 			j.Pausing = time.Time{}
 		case j.State.Terminal():
@@ -77,6 +77,10 @@ func (m *Manager) Resume(ctx context.Context, id string) (Job, error) {
 // Retry queues a failed or cancelled job again: the same job, from its last
 // checkpoint, with all its retries before it.
 func (m *Manager) Retry(ctx context.Context, id string) (Job, error) {
+	if err := m.claim(id); err != nil {
+		return Job{}, err
+	}
+	defer m.unclaim(id)
 	if err := m.reserve(); err != nil {
 		return Job{}, err
 	}
@@ -89,14 +93,30 @@ func (m *Manager) Retry(ctx context.Context, id string) (Job, error) {
 		}
 		j.Tried, j.Ran, j.Error, j.Result = 0, 0, "", nil
 		j.Finished, j.Cancelling, j.KeptUntil = time.Time{}, time.Time{}, time.Time{}
-		j.step(Queued, time.Now())
-		return nil
+		return m.requeue(ctx, j, time.Now())
 	})
 	if err != nil {
 		m.unreserve()
 		return Job{}, err
 	}
 	return j, nil
+}
+
+// requeue moves a job that its user lets go on to where it belongs: the queue,
+// or among the waiting.
+func (m *Manager) requeue(ctx context.Context, j *Job, now time.Time) error {
+	probe := *j
+	probe.State = Waiting
+	to, why, err := m.standing(ctx, probe, now)
+	switch {
+	case err != nil:
+		return err
+	case to == Failed || to == Expired:
+		return fmt.Errorf("job %s cannot go on: %s: %w", j.ID, why, ErrConflict)
+	}
+	j.step(to, now)
+	j.Why = why
+	return nil
 }
 
 // reserve takes one of the places for unfinished jobs.
@@ -119,18 +139,6 @@ func (m *Manager) unreserve() {
 	m.mu.Unlock()
 }
 
-// Delete removes a finished job with its events, log, checkpoints and artefacts.
-func (m *Manager) Delete(ctx context.Context, id string) error {
-	j, err := m.opt.Store.Get(ctx, id)
-	if err != nil {
-		return fmt.Errorf("job %s: %w", id, err)
-	}
-	if !j.State.Terminal() {
-		return fmt.Errorf("delete job %s: it is %s, cancel it first: %w", id, j.State, ErrConflict)
-	}
-	return m.remove(ctx, j)
-}
-
 // made are the ids of the files that a job has made.
 func (j Job) made() (files []string) {
 	switch {
@@ -142,9 +150,45 @@ func (j Job) made() (files []string) {
 	return slices.DeleteFunc(files, func(id string) bool { return id == "" })
 }
 
-// remove takes away what is kept of a finished job: the record last, so that a
-// removal that is interrupted is made again.
-func (m *Manager) remove(ctx context.Context, j Job) error {
+// claim makes the caller the only one who removes the finished job or gives it
+// another try; unclaim must follow.
+func (m *Manager) claim(id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.agenda.going[id] {
+		return fmt.Errorf("job %s is being deleted or tried again: %w", id, ErrConflict)
+	}
+	m.agenda.going[id] = true
+	return nil
+}
+
+func (m *Manager) unclaim(id string) {
+	m.mu.Lock()
+	delete(m.agenda.going, id)
+	m.mu.Unlock()
+}
+
+// Delete removes a finished job with its events, log, checkpoints, artefacts and
+// files: the record last, so that a removal that is interrupted can be made
+// again. ErrConflict while it is unfinished or an unfinished one depends on it.
+func (m *Manager) Delete(ctx context.Context, id string) error {
+	if err := m.claim(id); err != nil {
+		return err
+	}
+	defer m.unclaim(id)
+	j, err := m.opt.Store.Get(ctx, id)
+	if err != nil {
+		return fmt.Errorf("job %s: %w", id, err)
+	}
+	m.mu.Lock()
+	needed, runs := m.agenda.depended(id), m.runs[id] != nil
+	m.mu.Unlock()
+	switch {
+	case !j.State.Terminal() || runs:
+		return fmt.Errorf("delete job %s: it is %s, cancel it first: %w", id, j.State, ErrConflict)
+	case needed:
+		return fmt.Errorf("delete job %s: an unfinished job depends on it: %w", id, ErrConflict)
+	}
 	for _, file := range j.made() {
 		if err := m.DeleteFile(ctx, file); err != nil && !errors.Is(err, ErrNotFound) {
 			return fmt.Errorf("delete job %s: %w", j.ID, err)

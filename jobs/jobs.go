@@ -115,6 +115,7 @@ type Job struct {
 type Terms struct {
 	Name        string
 	Idempotency string        // the user's key: asked for twice, made once
+	Asked       string        // digest of the request, to know it again
 	DependsOn   []string      // ids of jobs that must have succeeded before it is queued
 	NotBefore   time.Time     // it is not queued earlier; zero = at once
 	Deadline    time.Time     // it expires if it has not started by then; zero = none

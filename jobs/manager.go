@@ -34,6 +34,7 @@ type Manager struct {
 	batches   map[string]*batchRun
 	gates     map[string]*gate
 	checks    chan struct{} // a place for each reading of examples
+	agenda    agenda
 }
 
 func newManager(o Options, log *slog.Logger) *Manager {
@@ -41,6 +42,7 @@ func newManager(o Options, log *slog.Logger) *Manager {
 		opt: o, log: log,
 		runs: map[string]*run{}, batches: map[string]*batchRun{}, gates: map[string]*gate{},
 		checks: make(chan struct{}, maxChecks),
+		agenda: newAgenda(),
 	}
 	m.templates = byName(o.Templates)
 	m.base, m.stop = context.WithCancelCause(context.Background())
@@ -78,7 +80,11 @@ func (m *Manager) Open(ctx context.Context) error {
 			m.serveBatch(j.ID)
 		}
 	}
+	if err := m.openAgenda(ctx, left); err != nil {
+		return err
+	}
 	m.sweepBatchDirs(live)
+	m.work.Go(m.clock)
 	m.work.Go(m.expireFiles)
 	return nil
 }
@@ -156,58 +162,6 @@ func (m *Manager) template(name string) (Template, bool) {
 	return t, ok
 }
 
-// Submit stores a job and only then answers. Template fills in what j leaves
-// out; without one j.Command is run as it is: whether the user may do so is the
-// caller's question. Batches come in through CreateBatch.
-func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
-	now := time.Now()
-	if j.Template != "" {
-		t, ok := m.template(j.Template)
-		if !ok {
-			return Job{}, invalid("template", "there is no template %q", j.Template)
-		}
-		cmd, err := t.fill(j.Params, map[string]string{"aloft": m.opt.Self, "data": m.opt.DataDir})
-		if err != nil {
-			return Job{}, err
-		}
-		j.Kind, j.Command = t.Kind, cmd
-		setDefault(&j.Shape, t.Shape)
-		setDefault(&j.Grace, t.Grace)
-		setDefault(&j.Priority, t.Priority)
-		if j.Priority > t.Priority {
-			return Job{}, invalid("priority", "%d is above the template's %d", j.Priority, t.Priority)
-		}
-		setDefault(&j.MinWidth, t.MinWidth)
-		setDefault(&j.MaxWidth, t.MaxWidth)
-	}
-	setDefault(&j.Grace, m.opt.Grace)
-	setDefault(&j.MinWidth, 1)
-	setDefault(&j.MaxWidth, j.MinWidth)
-	switch {
-	case j.Kind == KindBatch || j.Kind == "":
-		return Job{}, invalid("kind", "%q cannot be submitted as a job", j.Kind)
-	case len(j.Command) == 0:
-		return Job{}, invalid("command", "neither a template nor a command is given")
-	case j.MinWidth < 1 || j.MaxWidth < j.MinWidth:
-		return Job{}, invalid("width", "from %d to %d is no range", j.MinWidth, j.MaxWidth)
-	case j.Priority < -maxPriority || j.Priority > maxPriority:
-		return Job{}, invalid("priority", "%d is not from %d to %d", j.Priority, -maxPriority, maxPriority)
-	case j.Grace < 0 || j.Grace > MaxGrace:
-		return Job{}, invalid("grace_seconds", "%v is not from 0 to %v", j.Grace.Seconds(), MaxGrace.Seconds())
-	}
-	prefix := "job_"
-	if j.FineTune != nil {
-		prefix = tunePrefix
-	}
-	j = Job{ // what remains is ours to set
-		ID: newID(prefix, now), State: Queued, Times: Times{Created: now},
-		Tenant: j.Tenant, Template: j.Template, Params: j.Params, Kind: j.Kind, Model: j.Model,
-		Shape: j.Shape, MinWidth: j.MinWidth, MaxWidth: j.MaxWidth, Priority: j.Priority,
-		Grace: j.Grace, Command: j.Command, Terms: j.Terms,
-	}
-	return m.add(ctx, j)
-}
-
 // add stores a new job within the bound on unfinished ones.
 func (m *Manager) add(ctx context.Context, j Job) (Job, error) {
 	if err := m.reserve(); err != nil {
@@ -219,6 +173,7 @@ func (m *Manager) add(ctx context.Context, j Job) (Job, error) {
 		m.unreserve()
 		return Job{}, fmt.Errorf("store job %s: %w", j.ID, err)
 	}
+	m.note(j, time.Now(), true)
 	m.log.Info("job queued", "job", j.ID, "kind", j.Kind)
 	m.opt.OnChange(j)
 	return j, nil
@@ -318,6 +273,7 @@ func (m *Manager) changed(j Job, from State) {
 	if j.FineTune != nil && !j.FineTune.Checked && from.Terminal() && !j.State.Terminal() { // tried again
 		m.checkExamples(j.ID)
 	}
+	m.note(j, time.Now(), true)
 	m.log.Info("job changed", "job", j.ID, "kind", j.Kind, "from", from, "to", j.State, "status", batchStatus(j), "error", j.Error)
 	m.opt.OnChange(j)
 }

@@ -1,7 +1,9 @@
 package jobs
 
 import (
+	"errors"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,6 +25,13 @@ type Template struct {
 	Env      []string      // "KEY=value"
 	// FineTunes are the models that fine-tuning jobs train with it.
 	FineTunes []string
+
+	Expected    time.Duration // what its jobs are thought to run on one slice, 0 = unknown
+	Deadline    time.Duration // after submission, for jobs that name none; 0 = none
+	Retries     int           // of jobs that name none
+	KeepFor     time.Duration // of jobs that name none, and the most they can ask for; 0 = Options.KeepFor
+	Limits      Limits        // a job can only lower them
+	Checkpoints string        // folder below which each job has its own; "" = in the data folder
 }
 
 // Param is one value that a user may choose.
@@ -72,7 +81,7 @@ func (t Template) Validate() error {
 	case t.Grace < 0 || t.Grace > MaxGrace:
 		return bad("grace is %v, want 0 to %v", t.Grace, MaxGrace)
 	}
-	if err := t.validTuner(); err != nil {
+	if err := errors.Join(t.validTuner(), t.validTerms()); err != nil {
 		return bad("%w", err)
 	}
 	known := slices.Clone(builtins)
@@ -95,6 +104,70 @@ func (t Template) Validate() error {
 	for _, e := range t.Env {
 		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
 			return bad("environment %q is not KEY=value", e)
+		}
+	}
+	return nil
+}
+
+// validTerms checks what jobs of the template are asked for under.
+func (t Template) validTerms() error {
+	l := t.Limits
+	switch {
+	case t.Expected < 0 || t.Expected > maxAhead:
+		return fmt.Errorf("expected run time is %v, want 0 to %v", t.Expected, maxAhead)
+	case t.Deadline < 0 || t.Deadline > maxAhead:
+		return fmt.Errorf("deadline is %v after submission, want 0 to %v", t.Deadline, maxAhead)
+	case t.Retries < 0 || t.Retries > maxRetries:
+		return fmt.Errorf("retries is %d, want 0 to %d", t.Retries, maxRetries)
+	case t.KeepFor < 0 || t.KeepFor > maxKeepFor:
+		return fmt.Errorf("keep_for is %v, want 0 to %v", t.KeepFor, maxKeepFor)
+	case !(l.CPUs >= 0 && l.CPUs <= maxCPUs):
+		return fmt.Errorf("limit of cpus is %v, want 0 to %v", l.CPUs, maxCPUs)
+	case l.Memory < 0 || l.Disk < 0 || l.Log < 0 || l.RunTime < 0:
+		return errors.New("a limit is negative")
+	case t.Checkpoints != "" && !filepath.IsAbs(t.Checkpoints):
+		return fmt.Errorf("checkpoint folder %q is not absolute", t.Checkpoints)
+	}
+	return nil
+}
+
+// terms fills in what the job leaves out, and refuses what is beyond the
+// template: its priority, grace, width, time kept and limits are the most.
+func (t Template) terms(j *Job, now time.Time) error {
+	setDefault(&j.Shape, t.Shape)
+	setDefault(&j.Grace, t.Grace)
+	setDefault(&j.Priority, t.Priority)
+	setDefault(&j.MinWidth, t.MinWidth)
+	setDefault(&j.MaxWidth, max(t.MaxWidth, j.MinWidth))
+	setDefault(&j.Expected, t.Expected)
+	setDefault(&j.Retries, t.Retries)
+	setDefault(&j.KeepFor, t.KeepFor)
+	if j.Deadline.IsZero() && t.Deadline > 0 {
+		j.Deadline = now.Add(t.Deadline)
+	}
+	l, most := &j.Limits, t.Limits
+	setDefault(&l.CPUs, most.CPUs)
+	setDefault(&l.Memory, most.Memory)
+	setDefault(&l.Disk, most.Disk)
+	setDefault(&l.Log, most.Log)
+	setDefault(&l.RunTime, most.RunTime)
+	switch {
+	case j.Priority > t.Priority:
+		return invalid("priority", "%d is above the template's %d", j.Priority, t.Priority)
+	case t.Grace > 0 && j.Grace > t.Grace:
+		return invalid("grace_seconds", "%v is above the template's %v", j.Grace.Seconds(), t.Grace.Seconds())
+	case j.MinWidth < t.MinWidth || t.MaxWidth > 0 && j.MaxWidth > t.MaxWidth:
+		return invalid("width", "from %d to %d is not within the template's %d to %d", j.MinWidth, j.MaxWidth, t.MinWidth, t.MaxWidth)
+	case t.KeepFor > 0 && j.KeepFor > t.KeepFor:
+		return invalid("keep_for_seconds", "%v is above the template's %v", j.KeepFor.Seconds(), t.KeepFor.Seconds())
+	case most.CPUs > 0 && l.CPUs > most.CPUs:
+		return invalid("limits.cpus", "%v is above the template's %v", l.CPUs, most.CPUs)
+	case most.RunTime > 0 && l.RunTime > most.RunTime:
+		return invalid("limits.run_seconds", "%v is above the template's %v", l.RunTime.Seconds(), most.RunTime.Seconds())
+	}
+	for name, n := range map[string][2]int64{"memory": {l.Memory, most.Memory}, "disk": {l.Disk, most.Disk}, "log": {l.Log, most.Log}} {
+		if n[1] > 0 && n[0] > n[1] {
+			return invalid("limits."+name, "%d is above the template's %d", n[0], n[1])
 		}
 	}
 	return nil
