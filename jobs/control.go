@@ -181,13 +181,19 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 		return fmt.Errorf("job %s: %w", id, err)
 	}
 	m.mu.Lock()
-	needed, runs := m.agenda.depended(id), m.runs[id] != nil
+	needed, r := m.agenda.depended(id), m.runs[id]
 	m.mu.Unlock()
 	switch {
-	case !j.State.Terminal() || runs:
+	case !j.State.Terminal():
 		return fmt.Errorf("delete job %s: it is %s, cancel it first: %w", id, j.State, ErrConflict)
 	case needed:
 		return fmt.Errorf("delete job %s: an unfinished job depends on it: %w", id, ErrConflict)
+	case r != nil: // its end is stored, its last file is being closed
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return fmt.Errorf("delete job %s: %w", id, context.Cause(ctx))
+		}
 	}
 	for _, file := range j.made() {
 		if err := m.DeleteFile(ctx, file); err != nil && !errors.Is(err, ErrNotFound) {
