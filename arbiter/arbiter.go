@@ -241,6 +241,7 @@ const (
 	Reshape Action = "reshape" // give a GPU other instances; its free slices go, new ones come
 	Hold    Action = "hold"    // a slice that could be lent is not; recorded, moves nothing
 	Follow  Action = "follow"  // a model has a new law; recorded, moves nothing
+	Variant Action = "variant" // what serves a model is another; recorded, moves nothing
 )
 
 // Reason says why; a closed list.
@@ -266,6 +267,11 @@ const (
 	LostMember  Reason = "lost_member"  // what is left of a gang cannot run
 	OtherShape  Reason = "shape"        // what waits needs other instances
 	FromPast    Reason = "from_past"    // the law was learned from the model's history
+	Added       Reason = "added"        // a variant is there
+	ByHand      Reason = "by_hand"      // somebody wanted it so
+	ByRule      Reason = "by_rule"      // the variant's rule did
+	InPlace     Reason = "in_place"     // who was to take over has
+	GaveUp      Reason = "gave_up"      // it could not
 )
 
 // Move is one step of a plan.

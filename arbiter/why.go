@@ -21,11 +21,15 @@ type Record struct {
 	Fault   bool          `json:"fault,omitempty"`   // bound_broken: by a device's fault
 	Cap     int           `json:"cap,omitempty"`     // bound_broken: slices that may be lent from now on
 	Learned *Trial        `json:"learned,omitempty"` // follow: the law, and what it would have done in the past
+	Note    string        `json:"note,omitempty"`    // variant: what happened
 	Seq     uint64        `json:"-"`                 // of this run: the n-th that was kept
 }
 
 // String says it in one line, with the numbers.
 func (r Record) String() string {
+	if r.Note != "" {
+		return r.Note
+	}
 	m, w := r.Move, r.Move.Why
 	var b strings.Builder
 	switch {
@@ -226,6 +230,13 @@ func (c *Core) Why(q Query) []Record {
 		out[i], out[j] = out[j], out[i]
 	}
 	return out
+}
+
+// Note keeps what others decided about a model beside what was decided here.
+func (a *Arbiter) Note(r Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.core.record(r)
 }
 
 // View is what the arbiter last saw and did.

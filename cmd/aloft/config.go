@@ -34,6 +34,8 @@ type Config struct {
 	path string // the file, for messages and relative paths; "" = built in
 	data string // the data folder, from the environment or a flag
 	text []byte // of the file, for the lines of messages
+
+	sides map[string]side // of the models that are variants or have one in their place; see withVariants
 }
 
 // LogConfig is the log's level (debug, info, warn, error) and format (text, json).

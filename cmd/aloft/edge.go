@@ -46,7 +46,7 @@ func (c catalog) Models() []gateway.Model {
 // every request.
 func (c catalog) describe(l *listing) gateway.Model {
 	g := l.model
-	state := c.state(g.Name, g.Adapter)
+	state := c.state(l.served.Name, g.Adapter)
 	g.State = string(state)
 	g.Usable = state == pool.Ready || state == pool.Waking || state == pool.Sleeping
 	return g

@@ -77,6 +77,7 @@ func (s *server) free(slice gpu.Slice) (int64, bool) {
 
 func (s *server) profile(self string, c *Config, m ModelConfig) (pool.Profile, error) {
 	p := pool.Profile{Announces: true, Sleep: pool.SleepHTTP}
+	m.Name = c.called(&m)
 	p.Path, p.WarmUp = warmUp(m)
 	switch m.Engine {
 	case "llama":

@@ -34,6 +34,7 @@ type cli struct {
 		Rotate keysRotateCmd `cmd:"" help:"Give a key a new secret and print it, this once."`
 		Revoke keysRevokeCmd `cmd:"" help:"Delete a key."`
 	} `cmd:"" help:"API keys, in a data folder or of a running server."`
+	Variant  variantCmd  `cmd:"" help:"Try a variant of a served model beside it, compare, promote or drop it."`
 	Simulate simulateCmd `cmd:"" help:"Simulate lending on a scenario, or placement; everything is modelled."`
 	Record   recordCmd   `cmd:"" help:"Record what requests come (sizes and times, never text), for replay by load and simulate."`
 	Why      whyCmd      `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`

@@ -9,6 +9,7 @@ import (
 
 	"aloft/backends"
 	"aloft/gateway"
+	"aloft/gateway/variants"
 )
 
 // observer hears of every request: it books knee work, counts by the GenAI
@@ -19,6 +20,7 @@ type observer struct {
 	measured *measured
 	refused  metric.Int64Counter
 	recorder *recorder // nil: none
+	book     *variants.Book
 }
 
 // label is what requests are told apart by: models of the configuration, and
@@ -28,6 +30,7 @@ type label struct {
 	operation string // endpoints may share one
 	class     backends.Class
 	route     string
+	variant   string // who served it, of a model that has variants
 	reason    string // of a failure
 }
 
@@ -37,6 +40,9 @@ func (by label) attributes() []attribute.KeyValue {
 		attribute.String("aloft.class", by.class.String())}
 	if by.route != "" {
 		attrs = append(attrs, attribute.String("aloft.route", by.route))
+	}
+	if by.variant != "" {
+		attrs = append(attrs, attribute.String("aloft.variant", by.variant))
 	}
 	if by.reason != "" {
 		attrs = append(attrs, attribute.String("error.type", by.reason))
@@ -65,12 +71,13 @@ func operationOf(e backends.Endpoint) string {
 // Observe implements gateway.Observer.
 func (o *observer) Observe(r gateway.Outcome) {
 	o.spans.record(&r)
-	m := o.serving.model(r.Model)
+	m := o.serving.served(r.Model, r.Timing.Variant)
 	if m == nil { // no label for what a client made up
 		o.refused.Add(context.Background(), 1, metric.WithAttributes(attribute.Int("http.response.status_code", r.Status)))
 		return
 	}
-	o.measured.count(m.Name, &r)
+	o.measured.count(r.Model, &r)
+	o.compareSides(&r)
 	o.recorder.observe(&r)
 	switch {
 	case r.Timing.Route == backends.RouteOverflow:
@@ -82,7 +89,7 @@ func (o *observer) Observe(r gateway.Outcome) {
 
 // count adds a request to the histograms of its label.
 func (m *measured) count(model string, r *gateway.Outcome) {
-	by := label{model: model, operation: operationOf(r.Endpoint), class: r.Class, route: r.Timing.Route}
+	by := label{model: model, operation: operationOf(r.Endpoint), class: r.Class, route: r.Timing.Route, variant: r.Timing.Variant}
 	if r.Status >= 400 {
 		by.reason = cmp.Or(r.Reason, "error")
 	}

@@ -35,12 +35,13 @@ func newRoute(m *ModelConfig, t *TimeoutConfig, was overflow.Spent) (*overflow.R
 
 // way is what lies between the edge and the batchers.
 type way struct {
+	variants *variantSet
 	spending *spending
 	cache    *cache.Cache // nil = off
 }
 
-// submitter is the way of a request to whoever answers it: what is remembered,
-// else replicas, through the batchers, or, where none can in time, a model's
+// submitter is the way of a request to whoever answers it: to its model or a
+// variant, and there what is remembered, else replicas, through the batchers, or, where none can in time, a model's
 // external provider.
 func (s *server) submitter() (gateway.Submitter, error) {
 	way := &overflow.Overflow{Next: submitter{s.serving},
@@ -62,14 +63,14 @@ func (s *server) submitter() (gateway.Submitter, error) {
 			}
 		}}
 	if s.conf.Gateway.Cache == 0 {
-		return way, nil
+		return s.openSplitter(way), nil
 	}
 	var err error
 	s.way.cache, err = cache.New(way, s.conf.Gateway.Cache, s.serving.upToDate)
 	if err == nil {
 		s.serving.renewed = s.way.cache.Purge
 	}
-	return s.way.cache, err
+	return s.openSplitter(s.way.cache), err
 }
 
 // charge books what an answer of the external provider has cost.
@@ -121,8 +122,9 @@ func (sp *spending) save(now time.Time) error {
 		if m.route == nil {
 			continue
 		}
-		if spent := m.route.Spent(now); spent != sp.was[m.Name] {
-			sp.was[m.Name], changed = spent, true
+		name := m.family(m.Name) // a variant has its model's route, and budget
+		if spent := m.route.Spent(now); spent != sp.was[name] {
+			sp.was[name], changed = spent, true
 		}
 	}
 	if !changed {

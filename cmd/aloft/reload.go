@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -44,21 +45,13 @@ func (s *server) reload() (changed []string, err error) {
 	if path := differs(reflect.ValueOf(*s.conf), reflect.ValueOf(*next), ""); path != "" {
 		return nil, next.located(at(path, "changed: this needs a restart, until then nothing of the file is taken"))
 	}
-	old := s.serving.set.Load()
 	if err := s.checkTemplates(next); err != nil {
 		return nil, next.located(err)
 	}
-	models, err := s.engines(next)
-	if err != nil {
-		return nil, next.located(err)
-	}
-	set, err := s.nextSet(next, old)
-	if err != nil {
-		return nil, next.located(err)
-	}
-	current := s.current.Load()
-	changed = changes(current, next)
-	if err := s.serving.pool.SetModels(models); err != nil {
+	s.way.variants.mu.Lock()
+	defer s.way.variants.mu.Unlock()
+	changed = changes(s.current.Load(), next)
+	if err := s.serveBy(next); err != nil {
 		return nil, err
 	}
 	if err := s.jobs.SetTemplates(next.templates()); err != nil {
@@ -66,14 +59,41 @@ func (s *server) reload() (changed []string, err error) {
 	}
 	level, _ := logLevel(next.Log.Level) // checked by load
 	s.level.Set(level)
+	s.current.Store(next)
+	return changed, s.decideBy(time.Now())
+}
+
+// serveBy swaps in the models of a configuration, with their variants; nothing
+// is changed on an error. The variants are locked.
+func (s *server) serveBy(c *Config) error {
+	c = s.withVariants(c)
+	models, err := s.engines(c)
+	if err != nil {
+		return c.located(err)
+	}
+	old := s.serving.set.Load()
+	set, err := s.nextSet(c, old)
+	if err != nil {
+		return c.located(err)
+	}
+	if err := s.serving.pool.SetModels(models); err != nil {
+		return err
+	}
 	s.serving.markOld(s.serving.pool.Replicas())
 	s.serving.swap(set)
-	if s.way.cache != nil && !reflect.DeepEqual(current.Models, next.Models) {
+	if s.way.cache != nil && old.differs(set) {
 		s.way.cache.Purge() // a changed model may have other vectors
 	}
-	s.current.Store(next)
 	s.retire(old, set)
-	return changed, s.decideBy(time.Now())
+	if s.arbiter != nil {
+		s.arbiter.Kick()
+	}
+	return nil
+}
+
+// differs reports whether two sets serve other models.
+func (a *modelSet) differs(b *modelSet) bool {
+	return !maps.EqualFunc(a.models, b.models, func(x, y *served) bool { return reflect.DeepEqual(x.ModelConfig, y.ModelConfig) })
 }
 
 // differs returns the path of the first key that two configurations have
@@ -140,6 +160,7 @@ func changes(old, next *Config) []string {
 func (s *server) nextSet(c *Config, old *modelSet) (*modelSet, error) {
 	var models []*served
 	var made []*batcher.Batcher
+	routes := map[string]*overflow.Route{} // of models whose variants have the same
 	fail := func(i int, what string, err error) (*modelSet, error) {
 		for _, b := range made {
 			_ = b.Close(context.Background()) // no request has seen it
@@ -151,7 +172,7 @@ func (s *server) nextSet(c *Config, old *modelSet) (*modelSet, error) {
 		if err != nil {
 			return fail(i, ".shape", fmt.Errorf("shape: %w", err))
 		}
-		next := &served{ModelConfig: m, needs: needs, options: batching(c, m), created: time.Now(), meter: &meter{}}
+		next := &served{ModelConfig: m, needs: needs, options: batching(c, m), side: c.sides[m.Name], created: time.Now(), meter: &meter{}}
 		if was := old.models[m.Name]; was != nil {
 			next.created, next.meter = was.created, was.meter
 			if sameVocabulary(&was.ModelConfig, &m) {
@@ -164,8 +185,12 @@ func (s *server) nextSet(c *Config, old *modelSet) (*modelSet, error) {
 		if next.counter == nil {
 			next.counting = s.countingOf(c, &m)
 		}
-		if next.route, err = s.nextRoute(c, &m, old.models[m.Name]); err != nil {
-			return fail(i, ".overflow", err)
+		name := next.family(m.Name)
+		if next.route = routes[name]; next.route == nil {
+			if next.route, err = s.nextRoute(c, &m, old.named(name)); err != nil {
+				return fail(i, ".overflow", err)
+			}
+			routes[name] = next.route
 		}
 		if next.batcher == nil {
 			if next.batcher, err = batcher.New(next.options, s.log.With("model", m.Name)); err != nil {
@@ -184,7 +209,7 @@ func (s *server) nextRoute(c *Config, m *ModelConfig, was *served) (*overflow.Ro
 	case m.Overflow == nil:
 		return nil, nil
 	case was == nil || was.route == nil:
-		return newRoute(m, &c.Gateway.Timeouts, s.way.spending.of(m.Name))
+		return newRoute(m, &c.Gateway.Timeouts, s.way.spending.of(c.called(m)))
 	case reflect.DeepEqual(m.Overflow, was.Overflow) && m.Target == was.Target:
 		return was.route, nil
 	}
@@ -192,7 +217,7 @@ func (s *server) nextRoute(c *Config, m *ModelConfig, was *served) (*overflow.Ro
 }
 
 func batching(c *Config, m ModelConfig) batcher.Options {
-	return batcher.Options{Model: m.Name, Merge: m.merges(),
+	return batcher.Options{Model: c.called(&m), Merge: m.merges(),
 		Affinity: m.Affinity.Session || m.Affinity.Prefix, Hedge: m.Hedge,
 		MaxBatchRows: m.Batch.MaxRows, MaxBatchTokens: m.Batch.MaxTokens, MaxQueueDelay: m.Batch.MaxDelay, MaxQueue: m.Batch.MaxQueue, KVTokens: m.Batch.KVTokens,
 		Target: m.Target, Window: c.Arbiter.Window, MinSamples: c.Arbiter.MinSamples, Off: m.Batch.Off}

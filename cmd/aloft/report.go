@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"aloft/arbiter"
+	"aloft/gateway"
 )
 
 // Report says where the powered-on slice time of a while went. Slice times are
@@ -33,6 +34,8 @@ type Report struct {
 	Lending  Lending     `json:"lending"`
 	Moves    []Decisions `json:"decisions"`
 	Cost     *Cost       `json:"cost"` // null: no price is configured
+	// Variants are those that have taken over, with what that changed.
+	Variants []gateway.VariantObject `json:"variants,omitempty"`
 }
 
 // Entry is one account.
@@ -193,6 +196,11 @@ func (s statusSource) Report(since time.Time) any {
 	if len(hours) > 0 && hours[0].Start.After(since) {
 		r.Since = hours[0].Start
 	}
+	for _, v := range (variantDesk{s.server}).Variants() {
+		if v.Gain.After != nil {
+			r.Variants = append(r.Variants, v)
+		}
+	}
 	for _, d := range s.devices {
 		r.Modelled = r.Modelled || d.Modeled
 	}
@@ -262,6 +270,15 @@ func (r *Report) draw(w io.Writer) {
 	if x := r.Cost; x != nil {
 		fmt.Fprintf(w, "cost: %.2f USD for %.1f GPU-h at %.2f USD; useful %.2f USD, so %.2f USD a useful GPU-hour; lending gained %.2f USD worth\n",
 			x.Total, x.GPUHours, x.Price, x.Useful, x.PerHour, x.Gained)
+	}
+	r.drawVariants(w)
+}
+
+// drawVariants says what each promotion changed.
+func (r *Report) drawVariants(w io.Writer) {
+	for _, v := range r.Variants {
+		fmt.Fprintf(w, "\n%s is in the place of %s\n", v.ID, v.Model)
+		drawGain(w, v.Gain)
 	}
 }
 

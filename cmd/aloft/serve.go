@@ -227,7 +227,10 @@ func (s *server) openModels(context.Context) error {
 	if s.way.spending, err = openSpending(s.path("overflow.json"), s.serving); err != nil {
 		return err
 	}
-	set, err := s.nextSet(s.conf, newModelSet())
+	if s.way.variants, err = openVariants(s.path("variants.json")); err != nil {
+		return err
+	}
+	set, err := s.nextSet(s.withVariants(s.conf), newModelSet())
 	s.serving.set.Store(set)
 	s.onStop("batchers", s.closeBatchers)
 	return s.conf.located(err)
@@ -262,7 +265,7 @@ func (s *server) openJobs(ctx context.Context) error {
 }
 
 func (s *server) openPool(context.Context) error {
-	models, err := s.engines(s.conf)
+	models, err := s.engines(s.withVariants(s.conf))
 	if err != nil {
 		return s.conf.located(err)
 	}
@@ -316,6 +319,7 @@ func (s *server) openGateway(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	obs.book = s.way.variants.book
 	if obs.recorder, err = newRecorder(s.path("recordings"), s.log); err != nil {
 		return err
 	}
@@ -332,7 +336,7 @@ func (s *server) openGateway(ctx context.Context) error {
 	s.gateway, err = gateway.New(edge,
 		gateway.Deps{Catalog: catalog{s.serving}, Submitter: way, Observer: obs, Decisions: decisions{s.arbiter},
 			Status: statusSource{s}, Reporter: statusSource{s}, Metrics: s.telemetry.handler, Files: s.jobs, Batches: s.jobs, Jobs: jobDoor{s.jobs, s.shape, s.room}, FineTunes: s.jobs,
-			Keys: s.keys, KeyAdmin: s.keys, Recorder: obs.recorder}, s.log)
+			Keys: s.keys, KeyAdmin: s.keys, Recorder: obs.recorder, Variants: variantDesk{s}}, s.log)
 	return err
 }
 
@@ -367,6 +371,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 	s.background("history", s.keepHistory)
 	s.background("pasts", s.keepMemories)
 	s.background("windows", s.tendWindows)
+	s.background("variants", s.tendVariants)
 	s.background("spending", func(ctx context.Context) { s.way.spending.run(ctx, s.log.Warn) })
 	s.background("heap", tendHeap)
 	s.hello(stdout, address)

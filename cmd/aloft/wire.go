@@ -14,6 +14,7 @@ import (
 	"aloft/batcher"
 	"aloft/gateway"
 	"aloft/gateway/overflow"
+	"aloft/gateway/variants"
 	"aloft/gpu"
 	"aloft/pool"
 )
@@ -25,6 +26,7 @@ type served struct {
 	options batcher.Options // of the batcher
 	route   *overflow.Route // to an external provider; nil = none
 	needs   gpu.Shape
+	side    side
 	counting
 	created time.Time
 	meter   *meter
@@ -39,34 +41,41 @@ type listing struct {
 // modelSet is all that is served. It is never changed: a reload replaces it.
 type modelSet struct {
 	models map[string]*served
-	order  []string            // as configured
-	names  map[string]*listing // by name, alias, and either with :ADAPTER
-	listed []*listing          // in order, each model before its adapters
+	order  []string                   // as configured
+	names  map[string]*listing        // by name, alias, MODEL@VARIANT, and each with :ADAPTER
+	splits map[string]*variants.Split // of models that have variants
+	listed []*listing                 // in order, each model before its adapters
 }
 
 // newModelSet lists models. A model that is called like an adapter of another
 // comes before it.
 func newModelSet(models ...*served) *modelSet {
-	set := &modelSet{models: map[string]*served{}, names: map[string]*listing{}}
+	set := &modelSet{models: map[string]*served{}, names: map[string]*listing{}, splits: splitsOf(models)}
 	for _, m := range models {
 		set.order = append(set.order, m.Name)
 		set.models[m.Name] = m
 		l := &listing{m, m.listed()}
-		for _, n := range append([]string{m.Name}, m.Aliases...) {
+		if split := set.splits[l.model.Name]; split != nil {
+			l.model.Split = len(split.Shares) > 0
+		}
+		for _, n := range m.called() {
 			set.names[n] = l
 		}
 	}
 	for _, m := range models {
-		set.listed = append(set.listed, set.names[m.Name])
+		listed := m.side.of == "" && !m.side.idle || m.side.current
+		if listed {
+			set.listed = append(set.listed, set.names[m.called()[0]])
+		}
 		for _, a := range m.Adapters {
 			l := &listing{m, m.listed()}
 			l.model.Adapter, l.model.EngineModel = a, a
-			for i, n := range append([]string{m.Name}, m.Aliases...) {
+			for i, n := range m.called() {
 				if set.names[n+":"+a] != nil {
 					continue
 				}
 				set.names[n+":"+a] = l
-				if i == 0 {
+				if i == 0 && listed {
 					set.listed = append(set.listed, l)
 				}
 			}
@@ -75,10 +84,60 @@ func newModelSet(models ...*served) *modelSet {
 	return set
 }
 
+// called are the names by which clients ask for what is served, the one that is
+// listed first. A variant can be asked for as such whoever serves its model.
+func (m *served) called() []string {
+	switch {
+	case m.side.idle:
+		return nil
+	case m.side.current:
+		return slices.Concat([]string{m.side.of}, m.Aliases, []string{m.Name})
+	case m.side.of != "":
+		return []string{m.Name}
+	}
+	return append([]string{m.Name}, m.Aliases...)
+}
+
+// splitsOf says how the requests of models with variants are divided.
+func splitsOf(models []*served) map[string]*variants.Split {
+	out := map[string]*variants.Split{}
+	for _, m := range models {
+		of := m.side.of
+		if of == "" {
+			continue
+		}
+		if out[of] == nil {
+			out[of] = &variants.Split{Model: of, By: variants.Base}
+		}
+		if m.side.current {
+			out[of].Model, out[of].By = m.Name, m.side.variant
+		} else {
+			out[of].Shares = append(out[of].Shares, m.side.share)
+		}
+	}
+	for _, s := range out {
+		if s.By != variants.Base {
+			s.Shares = nil // they are compared with the model, which does not serve now
+		}
+	}
+	return out
+}
+
+// named is the model that a name in a request means; nil = there is none.
+func (set *modelSet) named(name string) *served {
+	if l := set.names[name]; l != nil {
+		return l.served
+	}
+	return nil
+}
+
 // listed is the part of a model's listing that stays.
 func (m *served) listed() gateway.Model {
-	g := gateway.Model{Name: m.Name, Context: m.Context, Created: m.created, OwnedBy: "aloft", Shape: m.Shape, Counter: m.counter, Calibration: m.calibration,
+	g := gateway.Model{Name: m.Name, EngineModel: m.side.of, Context: m.Context, Created: m.created, OwnedBy: "aloft", Shape: m.Shape, Counter: m.counter, Calibration: m.calibration,
 		BySession: m.Affinity.Session, ByPrefix: m.Affinity.Prefix, Overflow: m.Overflow != nil}
+	if m.side.current {
+		g.Name = m.side.of
+	}
 	for _, e := range m.Endpoints {
 		g.Endpoints = append(g.Endpoints, backends.Endpoint(e))
 	}
@@ -110,11 +169,19 @@ type serving struct {
 func (s *serving) model(name string) *served { return s.set.Load().models[name] }
 
 // named finds the model that a name in a request means; nil = there is none.
-func (s *serving) named(name string) *served {
-	if l := s.set.Load().names[name]; l != nil {
-		return l.served
+func (s *serving) named(name string) *served { return s.set.Load().named(name) }
+
+// served finds who served a request of a model, by what the answer says of that;
+// nil = there is no such model.
+func (s *serving) served(model, by string) *served {
+	set := s.set.Load()
+	if m := set.models[model+"@"+by]; m != nil && by != "" {
+		return m
 	}
-	return nil
+	if m := set.models[model]; m != nil {
+		return m
+	}
+	return set.named(model)
 }
 
 // publish is the pool's Publish: the batcher gets the ready replicas.
