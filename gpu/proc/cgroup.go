@@ -34,8 +34,7 @@ func findWeightRoot(mount, self string) string {
 			continue
 		}
 		for _, dir := range []string{filepath.Join(mount, own), filepath.Join(mount, filepath.Dir(own))} {
-			down, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
-			if err != nil || !strings.Contains(" "+strings.TrimSpace(string(down))+" ", " cpu ") {
+			if !handsDown(dir, "cpu") {
 				continue
 			}
 			probe := filepath.Join(dir, fmt.Sprintf("aloft-probe-%d", os.Getpid()))

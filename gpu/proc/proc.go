@@ -57,6 +57,8 @@ type Spec struct {
 	Stdout, Stderr io.Writer // nil = discarded; the caller bounds them
 	ExtraFiles     []*os.File
 	RunDir         string // where pid files live; "" = none, and Reap cannot help
+	Limits         Limits
+	User           *User // nil = ours
 }
 
 // Validate says what is wrong with s, in one line.
@@ -66,6 +68,9 @@ func (s Spec) Validate() error {
 	}
 	if s.Nice < 0 || s.Nice > maxNice {
 		return fmt.Errorf("start %q: nice is %d, want 0 to %d", s.Name, s.Nice, maxNice)
+	}
+	if err := s.Limits.validate(); err != nil {
+		return fmt.Errorf("start %q: %w", s.Name, err)
 	}
 	if s.Dir == "" {
 		return nil
@@ -94,6 +99,7 @@ type Exit struct {
 	Code   int            // exit code; -1 when a signal ended it
 	Signal syscall.Signal // 0 unless a signal ended it
 	Err    error          // we could not tell, or could not end it
+	OOM    bool           // the kernel killed it, or something of it, for its memory limit
 }
 
 // OK reports a normal end with code 0.
@@ -117,6 +123,7 @@ type Process struct {
 	cmd   *exec.Cmd
 	file  string // pid file; "" = none
 	group string // its cgroup's folder; "" = none
+	holds Holds
 	done  chan struct{}
 	exit  Exit // set before done is closed
 
@@ -140,9 +147,17 @@ func Start(ctx context.Context, s Spec) (*Process, error) {
 	// A group, not a session: with autogroup scheduling each session is its own
 	// CPU share and nice means nothing between them.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	s.User.as(cmd)
 	group, started := weigh(weightRoot(), mark, s.Nice, cmd)
 	defer started()
 	p := &Process{name: s.Name, id: identity{mark: mark}, cmd: cmd, group: group, done: make(chan struct{})}
+	if group != "" {
+		p.holds = s.Limits.bound(group)
+	}
+	cores := s.Limits.cores()
+	if p.holds.CPUs {
+		cores = 0
+	}
 
 	// The file comes first, with the mark alone: were we killed right after the
 	// start, Reap would still know what to look for.
@@ -150,7 +165,7 @@ func Start(ctx context.Context, s Spec) (*Process, error) {
 		p.leaveGroup()
 		return nil, fmt.Errorf("start %q: %w", s.Name, err)
 	}
-	if err := spawn(ctx, s.Nice, cmd); err != nil {
+	if err := spawn(ctx, s.Nice, cores, cmd); err != nil {
 		p.forget()
 		p.leaveGroup()
 		return nil, fmt.Errorf("start %q: %w", s.Name, err)
@@ -159,7 +174,7 @@ func Start(ctx context.Context, s Spec) (*Process, error) {
 	st, err := readStat(p.id.pid)
 	if err == nil {
 		p.id.start = st.start
-		err = p.record(s.RunDir)
+		err = errors.Join(p.record(s.RunDir), s.Limits.confine(p.id.pid))
 	}
 	go p.watch()
 	if err != nil {
@@ -252,6 +267,7 @@ func (p *Process) watch() {
 	p.mu.Unlock()
 	err := p.cmd.Wait()
 	p.exit = exitOf(p.cmd.ProcessState, err)
+	p.exit.OOM = p.holds.Memory && outOfMemory(p.group)
 	if killErr == nil {
 		p.forget()
 	} else {

@@ -59,13 +59,17 @@ func serveSpawns(do <-chan func()) {
 	}
 }
 
-// spawn starts cmd at the nice level. When ctx ends first, a start that is
+// spawn starts cmd at the nice level, on that many cores (0 = all). When ctx ends first, a start that is
 // under way (say, a program on a file system that hangs) is undone behind us.
-func spawn(ctx context.Context, nice int, cmd *exec.Cmd) error {
+func spawn(ctx context.Context, nice, cores int, cmd *exec.Cmd) error {
 	result := make(chan error, 1)
 	start := func() {
 		err := raiseNice(nice)
-		if err == nil {
+		switch {
+		case err != nil:
+		case cores > 0:
+			err = onCores(cores, cmd.Start)
+		default:
 			err = cmd.Start()
 		}
 		result <- err
