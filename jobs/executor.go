@@ -39,7 +39,10 @@ type Launch struct {
 	Env           []string // the template's, "KEY=value"
 	CheckpointDir string
 	ResumeFrom    string // checkpoint to go on from, "" = from the start
+	OutputDir     string // artefacts, kept as long as the job
 	Log           string // path of the log file
+	// CheckpointInterval is how often to save is worth while; see CheckpointInterval.
+	CheckpointInterval time.Duration
 	// Report is called for each line the program reports, from one goroutine.
 	Report func(Report)
 }
@@ -53,9 +56,10 @@ type Report struct {
 	Unit            string             `json:"unit"`       // "" = steps
 	Checkpoint      string             `json:"checkpoint"` // a checkpoint that is complete on disk
 	CheckpointBytes int64              `json:"checkpoint_bytes"`
-	Result          json.RawMessage    `json:"result"`  // any JSON: shown with the job
-	Message         string             `json:"message"` // for a person; becomes an event
-	Metrics         map[string]float64 `json:"metrics"` // the last of each name is kept
+	Saving          float64            `json:"checkpoint_seconds"` // that saving it took
+	Result          json.RawMessage    `json:"result"`             // any JSON: shown with the job
+	Message         string             `json:"message"`            // for a person; becomes an event
+	Metrics         map[string]float64 `json:"metrics"`            // the last of each name is kept
 	Heartbeat       bool               `json:"heartbeat"`
 }
 
@@ -63,7 +67,8 @@ type Report struct {
 type Exit struct {
 	Code   int // exit code; -1 = ended by a signal
 	Signal string
-	Forced bool // killed because the grace was over
+	Forced bool   // killed because the grace was over
+	Limit  string // the limit that it exceeded, in words; "" = none
 }
 
 // String says it in words.
@@ -91,6 +96,8 @@ func outcome(j Job, e Exit, saved bool) (State, string) {
 		return Succeeded, ""
 	case !j.Cancelling.IsZero():
 		return Cancelled, ""
+	case e.Limit != "":
+		return Failed, e.Limit
 	case j.State == Preempting || j.State == Starting || again == Paused: // starting: ended because that was not stored
 		return again, ""
 	case e.Code == ExitRequeue && saved:

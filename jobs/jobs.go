@@ -162,6 +162,7 @@ type Course struct {
 	Preemptions int
 	Tried       int           // retries begun since it was submitted or retried by hand
 	Ran         time.Duration // of its ended runs, since the same moment
+	Saving      time.Duration // what a checkpoint takes, smoothed; 0 = not measured
 	Checkpoints []Checkpoint  // the last 32, oldest first
 	Result      json.RawMessage
 }
@@ -171,12 +172,12 @@ type Checkpoint struct {
 	Path  string
 	Step  int64
 	At    time.Time
-	Bytes int64 // 0 = the program did not say
+	Bytes int64 // on disk when it was reported
 	// Metrics are those that were reported with it.
 	Metrics map[string]float64
 }
 
-const maxCheckpoints = 32 // kept in the record; the files are the program's to thin out
+const maxCheckpoints = 32 // kept in the record; of the files the newest Options.KeepCheckpoints
 
 // Progress is what a run reported last, see Report.
 type Progress struct {

@@ -3,18 +3,18 @@
 package jobs
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"hash/fnv"
+	"io/fs"
 	"log/slog"
+	"net"
 	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"aloft/gpu"
@@ -24,10 +24,27 @@ import (
 // Local runs jobs as processes of this machine, one per slice, through gpu/proc.
 type Local struct {
 	RunDir  string // pid files, so that a later life finds what this one left
+	Scratch string // private folders of runs are made below it; "" = below RunDir, or where the system has them
 	Nice    int    // 0 = 10: jobs run below serving
-	MaxLog  int64  // bytes of a job's log before it is turned over once; 0 = 16 MiB
+	MaxLog  int64  // bytes of log kept of a job that sets no limit; 0 = 32 MiB
 	Slog    *slog.Logger
 	Confine func(gpu.Slice) []string // environment that confines to a slice; nil = CUDA_VISIBLE_DEVICES
+	Users   Users                    // whom jobs run as; zero = us
+}
+
+// Users is a range of numeric users. A job always runs as the same one, so that
+// its checkpoints stay its own.
+type Users struct{ First, Last uint32 }
+
+// of chooses a job's user; nil = us.
+func (u Users) of(job string) *proc.User {
+	if u.First == 0 {
+		return nil
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(job)) // a hash never fails
+	id := u.First + h.Sum32()%(u.Last-u.First+1)
+	return &proc.User{UID: id, GID: id}
 }
 
 // progressFD is the descriptor on which a program reports, one JSON object a line.
@@ -35,19 +52,28 @@ const progressFD = 3
 
 const (
 	defaultNice = 10
-	defaultLog  = 16 << 20
-	maxReport   = 64 << 10 // bytes of one progress line; longer ones are dropped
-	// reportsLate is how long progress may still arrive after the end: only a
-	// descendant that escaped its group could hold the pipe open.
-	reportsLate = 2 * time.Second
+	defaultLog  = 32 << 20
 )
 
-// Reap implements Executor.
+func (l Local) scratchRoot() string {
+	if l.Scratch == "" && l.RunDir != "" {
+		return filepath.Join(l.RunDir, "scratch")
+	}
+	return l.Scratch
+}
+
+// Reap implements Executor. What dead runs left in their folders goes as well.
 func (l Local) Reap(context.Context) error {
 	if l.RunDir == "" {
 		return nil
 	}
 	_, err := proc.Reap(l.RunDir, l.Slog)
+	if root := l.scratchRoot(); root != "" {
+		old, _ := os.ReadDir(root) // none yet is as good as none left
+		for _, e := range old {
+			l.removeScratch(filepath.Join(root, e.Name()))
+		}
+	}
 	return err
 }
 
@@ -56,98 +82,158 @@ func (l Local) Reap(context.Context) error {
 func (l Local) Start(ctx context.Context, launch Launch) (Run, error) {
 	setDefault(&l.Nice, defaultNice)
 	setDefault(&l.MaxLog, defaultLog)
-	out, err := openLog(launch.Log, l.MaxLog)
+	setDefault(&launch.Job.Limits.Log, l.MaxLog)
+	out, err := openLog(launch.Log, launch.Job.Limits.Log/2)
 	if err != nil {
 		return nil, err
 	}
-	r := &localRun{out: out, ended: make(chan struct{})}
-	for rank := range launch.Slices {
-		if err := l.member(ctx, launch, rank, r); err != nil {
-			r.stop(0)
-			r.reports.Wait()
-			out.Close()
-			return nil, err
-		}
+	r := &localRun{out: out, ended: make(chan struct{}), launch: launch, user: l.Users.of(launch.Job.ID)}
+	if err := l.startAll(ctx, r); err != nil {
+		r.stop(0)
+		r.reports.Wait()
+		l.removeScratch(r.scratch)
+		out.Close()
+		return nil, err
 	}
-	go r.join()
+	go func() {
+		r.join()
+		l.removeScratch(r.scratch)
+		close(r.ended)
+	}()
 	return r, nil
 }
 
-func (l Local) member(ctx context.Context, launch Launch, rank int, r *localRun) error {
-	read, write, err := os.Pipe()
-	if err != nil {
-		return fmt.Errorf("progress pipe: %w", err)
+func (l Local) startAll(ctx context.Context, r *localRun) (err error) {
+	if root := l.scratchRoot(); root != "" {
+		if err := os.MkdirAll(root, 0o711); err != nil {
+			return fmt.Errorf("scratch folder: %w", err)
+		}
 	}
-	defer write.Close()
-	j := launch.Job
-	p, err := proc.Start(ctx, proc.Spec{
-		Name: fmt.Sprintf("job %s rank %d", j.ID, rank), Path: j.Command[0], Args: j.Command[1:],
-		Env: l.env(launch, rank), Dir: launch.CheckpointDir, Nice: l.Nice,
-		Stdout: r.out, Stderr: r.out, ExtraFiles: []*os.File{write}, RunDir: l.RunDir,
-	})
-	if err != nil {
-		read.Close()
-		return err
+	if r.scratch, err = os.MkdirTemp(l.scratchRoot(), filepath.Base(r.launch.Job.ID)+"-"); err != nil {
+		return fmt.Errorf("scratch folder: %w", err)
 	}
-	r.members = append(r.members, p)
-	report := launch.Report
-	if rank > 0 || report == nil { // one member speaks for all
-		report = func(Report) {}
+	for _, dir := range []string{r.scratch, r.launch.CheckpointDir, r.launch.OutputDir} {
+		if err := own(dir, r.user); err != nil {
+			return fmt.Errorf("give the folder to the job's user: %w", err)
+		}
 	}
-	r.reports.Go(func() {
-		defer read.Close()
-		readReports(read, report)
-	})
-	go func() {
-		<-p.Done()
-		read.SetReadDeadline(time.Now().Add(reportsLate)) // a pipe has deadlines
-	}()
+	meet := ""
+	if len(r.launch.Slices) > 1 {
+		if meet, err = freeAddress(); err != nil {
+			return err
+		}
+	}
+	for rank := range r.launch.Slices {
+		if err := l.member(ctx, r, rank, meet); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// env is all that the program gets: nothing of ours that could be a secret.
-func (l Local) env(launch Launch, rank int) []string {
-	s := launch.Slices[rank]
+// freeAddress is one of this machine at which rank 0 can listen. Somebody else
+// could take it before; then the gang fails to meet and its job says so.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("address for the members to meet: %w", err)
+	}
+	return l.Addr().String(), l.Close()
+}
+
+func (l Local) member(ctx context.Context, r *localRun, rank int, meet string) error {
+	j := r.launch.Job
+	dir := filepath.Join(r.scratch, strconv.Itoa(rank))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("scratch folder: %w", err)
+	}
+	lines, err := openReports(filepath.Join(dir, "progress"))
+	if err != nil {
+		return err
+	}
+	defer lines.write.Close()
+	if err := own(dir, r.user); err != nil {
+		lines.close()
+		return fmt.Errorf("give the folder to the job's user: %w", err)
+	}
+	p, err := proc.Start(ctx, proc.Spec{
+		Name: fmt.Sprintf("job %s rank %d", j.ID, rank), Path: j.Command[0], Args: j.Command[1:],
+		Env: l.env(r, rank, dir, meet), Dir: r.launch.CheckpointDir, Nice: l.Nice,
+		Stdout: r.out, Stderr: r.out, ExtraFiles: []*os.File{lines.write}, RunDir: l.RunDir,
+		Limits: proc.Limits{CPUs: j.Limits.CPUs, Memory: j.Limits.Memory, FileSize: j.Limits.Disk}, User: r.user,
+	})
+	if err != nil {
+		lines.close()
+		return err
+	}
+	r.members = append(r.members, p)
+	report := r.launch.Report
+	if rank > 0 || report == nil { // one member speaks for all
+		report = func(Report) {}
+	}
+	r.reports.Go(func() { lines.serve(p.Done(), report) })
+	return nil
+}
+
+// env is all that the program gets: nothing of ours that could be a secret. Its
+// home is its own, so that it finds none there either.
+func (l Local) env(r *localRun, rank int, scratch, meet string) []string {
+	s, launch := r.launch.Slices[rank], r.launch
 	confine := []string{"CUDA_VISIBLE_DEVICES=" + s.UUID}
 	if l.Confine != nil {
 		confine = l.Confine(s)
 	}
-	env := append(proc.BaseEnv(), launch.Env...)
+	var env []string
+	for _, kv := range proc.BaseEnv() {
+		if !strings.HasPrefix(kv, "HOME=") && !strings.HasPrefix(kv, "TMPDIR=") {
+			env = append(env, kv)
+		}
+	}
+	env = append(env, "HOME="+scratch, "TMPDIR="+scratch)
+	env = append(env, launch.Env...)
 	env = append(env, confine...)
-	return append(env,
+	env = append(env,
 		"ALOFT_JOB_ID="+launch.Job.ID,
 		"ALOFT_CHECKPOINT_DIR="+launch.CheckpointDir,
 		"ALOFT_RESUME_FROM="+launch.ResumeFrom,
+		"ALOFT_OUTPUT_DIR="+launch.OutputDir,
+		"ALOFT_SCRATCH="+scratch,
 		"ALOFT_RANK="+strconv.Itoa(rank),
 		"ALOFT_WORLD_SIZE="+strconv.Itoa(len(launch.Slices)),
 		"ALOFT_PROGRESS_FD="+strconv.Itoa(progressFD),
+		"ALOFT_PROGRESS_FILE="+filepath.Join(scratch, "progress"),
 	)
+	if meet != "" {
+		env = append(env, "ALOFT_RENDEZVOUS="+meet)
+	}
+	if d := launch.CheckpointInterval; d > 0 {
+		env = append(env, "ALOFT_CHECKPOINT_INTERVAL="+strconv.FormatFloat(d.Seconds(), 'f', 1, 64))
+	}
+	return env
 }
 
-// readReports hands each line that is a report to report; others are dropped,
-// since a library may write to any descriptor it finds.
-func readReports(r io.Reader, report func(Report)) {
-	in := bufio.NewReaderSize(r, maxReport)
-	for {
-		line, err := in.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) {
-			for errors.Is(err, bufio.ErrBufferFull) { // the rest of a line that is too long
-				_, err = in.ReadSlice('\n')
-			}
-			line = nil
+// removeScratch removes a run's folder. A program may have left folders that even
+// their owner cannot list: they are opened first.
+func (l Local) removeScratch(dir string) {
+	if dir == "" || os.RemoveAll(dir) == nil {
+		return
+	}
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
+		if d != nil && d.IsDir() {
+			return os.Chmod(path, 0o700)
 		}
-		var rep Report
-		if len(bytes.TrimSpace(line)) > 0 && json.Unmarshal(line, &rep) == nil && rep.Step >= 0 {
-			report(rep)
-		}
-		if err != nil {
-			return
-		}
+		return nil
+	})
+	if err := os.RemoveAll(dir); err != nil && l.Slog != nil {
+		l.Slog.Warn("scratch folder not removed", "error", err)
 	}
 }
 
 // localRun is the processes of one job.
 type localRun struct {
+	launch  Launch
+	user    *proc.User // nil = us
+	scratch string     // the folder of this run
 	members []*proc.Process
 	reports sync.WaitGroup
 	out     *cappedLog
@@ -157,6 +243,7 @@ type localRun struct {
 	mu     sync.Mutex
 	asked  bool // to preempt
 	forced bool
+	over   string // the limit that was exceeded, in words
 }
 
 // Wait implements Run.
@@ -192,6 +279,9 @@ func (r *localRun) stop(grace time.Duration) {
 // join waits for every member and folds their ends into one: the first that did
 // not succeed speaks for the job, and takes the others with it.
 func (r *localRun) join() {
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { r.watchLimits(over) })
 	ends := make(chan proc.Exit)
 	for _, p := range r.members {
 		go func() { ends <- p.Wait() }()
@@ -199,6 +289,12 @@ func (r *localRun) join() {
 	failed := false
 	for range r.members {
 		e := <-ends
+		r.mu.Lock()
+		asked := r.asked
+		if why := r.exceeded(e); why != "" && r.over == "" {
+			r.over = why
+		}
+		r.mu.Unlock()
 		if e.OK() || failed {
 			continue
 		}
@@ -210,67 +306,53 @@ func (r *localRun) join() {
 		case e.Err != nil:
 			r.exit.Code, r.exit.Signal = -1, e.Err.Error()
 		}
-		r.mu.Lock()
-		asked := r.asked
-		r.mu.Unlock()
 		if !asked {
 			for _, p := range r.members {
-				p.Signal(syscall.SIGKILL) // an ended one answers with an error, as it should
+				go p.Stop(0) // Wait sees the end
 			}
 		}
 	}
+	close(over)
+	watching.Wait()
 	r.reports.Wait()
 	r.out.Close()
 	r.mu.Lock()
-	r.exit.Forced = r.forced
+	r.exit.Forced, r.exit.Limit = r.forced, r.over
 	r.mu.Unlock()
-	close(r.ended)
 }
 
-// cappedLog is a log file that is turned over once: at most twice its limit on
-// disk, with the newest lines kept.
-type cappedLog struct {
-	path string
-	most int64
-
-	mu   sync.Mutex
-	f    *os.File
-	size int64
-}
-
-func openLog(path string, most int64) (*cappedLog, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("job log: %w", err)
+// Check tries what Local was told to do and says what this machine does not
+// permit: an error where jobs could not run at all.
+func (l Local) Check(ctx context.Context) (notes []string, err error) {
+	held := proc.Permitted()
+	if !held.CPUs {
+		notes = append(notes, "no cgroup v2 with a CPU controller is handed down: jobs are kept to whole cores")
 	}
-	st, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("job log: %w", err)
+	if !held.Memory {
+		notes = append(notes, "no cgroup v2 with a memory controller is handed down: the memory of jobs is watched, twice a second")
 	}
-	return &cappedLog{path: path, most: most, f: f, size: st.Size()}, nil
-}
-
-// Write never fails: a full disk must cost log lines, not the job.
-func (c *cappedLog) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.size+int64(len(b)) > c.most && c.size > 0 {
-		if os.Rename(c.path, c.path+".1") == nil {
-			if f, err := os.OpenFile(c.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {
-				c.f.Close()
-				c.f, c.size = f, 0
-			}
+	if l.Users == (Users{}) {
+		return append(notes, "jobs run as our own user"), nil
+	}
+	if l.Users.First < 1 || l.Users.Last < l.Users.First {
+		return notes, fmt.Errorf("users %d to %d are no range", l.Users.First, l.Users.Last)
+	}
+	root := l.scratchRoot()
+	if root == "" {
+		root = os.TempDir()
+	}
+	if err := os.MkdirAll(root, 0o711); err != nil {
+		return notes, fmt.Errorf("scratch folder: %w", err)
+	}
+	p, err := proc.Start(ctx, proc.Spec{Name: "probe of users", Path: "/bin/sh", Args: []string{"-c", "cd ."}, Env: proc.BaseEnv(),
+		Dir: root, User: &proc.User{UID: l.Users.First, GID: l.Users.First}})
+	if err == nil {
+		if e := p.Wait(); !e.OK() {
+			err = errors.New(e.String())
 		}
 	}
-	n, _ := c.f.Write(b)
-	c.size += int64(n)
-	return len(b), nil
-}
-
-// Close closes the file.
-func (c *cappedLog) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.f.Close()
+	if err != nil {
+		return notes, fmt.Errorf("no program can be run as user %d in %s: %w", l.Users.First, root, err)
+	}
+	return notes, nil
 }

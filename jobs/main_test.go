@@ -125,7 +125,7 @@ func openManager(dir string, o jobs.Options) (*jobs.Manager, func() error, error
 		o.Templates = templates()
 	}
 	o.Retry = jobs.Retry{First: time.Millisecond, Most: 10 * time.Millisecond, Attempts: 3}
-	o.Executor = jobs.Local{RunDir: filepath.Join(dir, "run"), MaxLog: 4096}
+	o.Executor = jobs.Local{RunDir: filepath.Join(dir, "run"), MaxLog: 8192}
 	if o.Caller == nil {
 		o.Caller = caller(answer)
 	}

@@ -31,6 +31,8 @@ type Manager struct {
 	closed    bool
 	open      int // unfinished jobs
 	runs      map[string]*run
+	ran       time.Duration // of all runs that have ended
+	stops     int           // of them, how many were preempted
 	batches   map[string]*batchRun
 	gates     map[string]*gate
 	checks    chan struct{} // a place for each reading of examples

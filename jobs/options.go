@@ -31,6 +31,9 @@ type Options struct {
 	Retry        Retry         // of batch rows
 	JobRetry     Retry         // pauses before a failed job's retries: 10 s, doubled up to 10 min
 	KeepFor      time.Duration // finished jobs that say nothing are kept so long; 7 days
+	// KeepCheckpoints is how many of a job's checkpoints stay on the disk, the
+	// newest, of those in its checkpoint folder; 3.
+	KeepCheckpoints int
 
 	// BatchConcurrency says how many rows may be under way for a model now, over
 	// all its batches; 0 = none at present. It is asked often and under a lock:
@@ -64,7 +67,7 @@ func (o Options) Validate() error {
 	case o.DataDir == "":
 		return errors.New("jobs: no data folder given")
 	case o.Grace < 0, o.MaxOpen < 0, o.MaxBatches < 0, o.MaxFileBytes < 0,
-		o.KeepFor < 0, o.JobRetry.First < 0, o.JobRetry.Most < 0, o.Retry.First < 0, o.Retry.Most < 0, o.Retry.Attempts < 0:
+		o.KeepFor < 0, o.KeepCheckpoints < 0, o.JobRetry.First < 0, o.JobRetry.Most < 0, o.Retry.First < 0, o.Retry.Most < 0, o.Retry.Attempts < 0:
 		return errors.New("jobs: a bound is negative")
 	}
 	return validTemplates(o.Templates)
@@ -101,6 +104,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.JobRetry.First, 10*time.Second)
 	setDefault(&o.JobRetry.Most, 10*time.Minute)
 	setDefault(&o.KeepFor, DefaultKeepFor)
+	setDefault(&o.KeepCheckpoints, 3)
 	if o.BatchConcurrency == nil {
 		o.BatchConcurrency = func(string) int { return 8 }
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,8 +22,12 @@ type run struct {
 	mu       sync.Mutex
 	progress Progress
 	began    time.Time
-	from     int64 // progress.Done at the start
-	saved    bool  // this run has completed a checkpoint
+	from     int64     // progress.Done at the start
+	saved    bool      // this run has completed a checkpoint
+	heard    bool      // it has reported anything
+	resumed  string    // the checkpoint it began from, "" = from the start
+	asked    time.Time // when it was first told to save; zero = not yet, or it has saved since
+	stopped  bool      // it was told to save
 	stored   time.Time
 	tune     *tuneRun // of a fine-tuning job; belongs to the reader of reports
 }
@@ -99,24 +102,20 @@ func (m *Manager) release(id string, r *run) {
 // bounds the start.
 func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r *run) error {
 	id := j.ID // j is replaced below, while the run may already report
+	begin := j.resume()
 	l := Launch{
 		Job: j, Slices: lent, Env: m.templates[j.Template].Env,
-		CheckpointDir: m.checkpointDir(j.ID), ResumeFrom: j.Progress.Checkpoint, Log: m.LogPath(j.ID),
-		Report: func(rep Report) { m.report(ctx, id, r, rep) },
+		CheckpointDir: m.checkpointDir(id), ResumeFrom: begin.from, OutputDir: m.OutputDir(id), Log: m.LogPath(id),
+		CheckpointInterval: m.interval(j),
+		Report:             func(rep Report) { m.report(ctx, id, r, rep) },
 	}
-	p, note := j.Progress, ""
-	if l.ResumeFrom != "" {
-		if _, err := os.Stat(l.ResumeFrom); err != nil {
-			note = fmt.Sprintf("checkpoint is gone, started over: %v", err)
-			l.ResumeFrom, p = "", Progress{Resumes: p.Resumes, Total: p.Total}
-		} else {
-			p.Resumes++
-		}
+	for _, words := range begin.why {
+		m.warn(ctx, id, words)
 	}
 	r.mu.Lock()
-	r.progress, r.began, r.from = p, time.Now(), p.Done
+	r.progress, r.began, r.from, r.resumed = begin.progress, time.Now(), begin.progress.Done, begin.from
 	r.mu.Unlock()
-	err := os.MkdirAll(l.CheckpointDir, 0o700)
+	err := errors.Join(os.MkdirAll(l.CheckpointDir, 0o700), os.MkdirAll(l.OutputDir, 0o700))
 	if err == nil && j.FineTune != nil {
 		l.Env, err = m.layOut(start, j, l.Env)
 		r.tune = newTuneRun(filepath.Join(m.tuneDir(j.ID), metricsName))
@@ -147,7 +146,7 @@ func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r 
 	j, err = m.update(ctx, j.ID, func(j *Job) error {
 		j.step(Running, time.Now())
 		r.freshen(j)
-		j.Error = note
+		begin.begun(j)
 		return nil
 	})
 	close(r.started)
@@ -171,6 +170,7 @@ func (m *Manager) grace(j Job) time.Duration {
 func (m *Manager) watch(id string, r *run) {
 	defer m.release(id, r)
 	end := r.exec.Wait()
+	m.endured(r.ran(time.Now()), r.wasAsked())
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		j, err := m.ended(context.Background(), id, r, end)
 		if err == nil && j.FineTune != nil {
@@ -197,7 +197,8 @@ func (m *Manager) ended(ctx context.Context, id string, r *run, end Exit) (Job, 
 	if err != nil {
 		return Job{}, err
 	}
-	return m.update(ctx, id, func(j *Job) error {
+	distrusted := ""
+	j, err := m.update(ctx, id, func(j *Job) error {
 		if !j.State.holds() {
 			return errUnchanged
 		}
@@ -208,17 +209,26 @@ func (m *Manager) ended(ctx context.Context, id string, r *run, end Exit) (Job, 
 		if to == Succeeded && lost != nil {
 			to, why = Failed, lost.Error()
 		}
-		if to == Failed {
+		doubt := r.doubtful()
+		switch {
+		case to == Failed && end.Limit != "": // it would be exceeded again
+		case to == Failed && doubt != "":
+			to, why = Queued, j.distrust(doubt, why)
+			distrusted = why
+		case to == Failed:
 			j.fail(why, now, m.opt.JobRetry)
 			return nil
-		}
-		if to == Succeeded && tune != nil {
+		case to == Succeeded && tune != nil:
 			j.FineTune = tune
 		}
 		j.step(to, now)
 		j.Error = why
 		return nil
 	})
+	if err == nil && distrusted != "" {
+		m.warn(ctx, id, distrusted)
+	}
+	return j, err
 }
 
 func (r *run) freshen(j *Job) {
@@ -240,52 +250,6 @@ func (r *run) savedOne() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.saved
-}
-
-// report takes one line of the running program. Storing here, in the reader of
-// its descriptor, lets a program that reports too fast wait for the disk.
-func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
-	now := time.Now()
-	r.mu.Lock()
-	r.progress = r.progress.advance(rep, r.from, r.began, now)
-	r.saved = r.saved || rep.Checkpoint != ""
-	done, total := r.progress.Done, r.progress.Total
-	store := rep.Checkpoint != "" || rep.Result != nil || now.Sub(r.stored) > progressEvery
-	if store {
-		r.stored = now
-	}
-	r.mu.Unlock()
-	if rep.Message != "" {
-		if err := m.AddEvent(ctx, id, Event{At: now, Kind: "message", Message: rep.Message}); err != nil {
-			m.log.Warn("message not stored", "job", id, "error", err)
-		}
-	}
-	if r.tune != nil {
-		m.measured(ctx, id, r.tune, rep, total)
-	}
-	if !store {
-		return
-	}
-	_, err := m.update(ctx, id, func(j *Job) error {
-		r.freshen(j)
-		if rep.Result != nil {
-			j.Result = rep.Result
-		}
-		if rep.Checkpoint != "" {
-			j.addCheckpoint(Checkpoint{Path: rep.Checkpoint, Step: done, At: now, Bytes: rep.CheckpointBytes, Metrics: rep.Metrics})
-		}
-		return nil
-	})
-	if err != nil {
-		m.log.Warn("progress not stored", "job", id, "error", err)
-	}
-}
-
-// addCheckpoint keeps the newest; one written again takes its old place's file.
-func (j *Job) addCheckpoint(c Checkpoint) {
-	list := slices.DeleteFunc(slices.Clone(j.Checkpoints), func(old Checkpoint) bool { return old.Path == c.Path })
-	list = append(list, c)
-	j.Checkpoints = list[max(0, len(list)-maxCheckpoints):]
 }
 
 // Preempt takes the job's slices back: checkpoint signal, grace (0 = the job's
@@ -320,6 +284,7 @@ func (m *Manager) Preempt(ctx context.Context, id string, grace time.Duration) e
 	if grace <= 0 {
 		grace = m.grace(j)
 	}
+	r.ask(time.Now())
 	r.exec.Preempt(graceWithin(ctx, grace)) // also when the store failed: the slice is wanted back
 	select {
 	case <-r.done:
