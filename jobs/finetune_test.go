@@ -135,3 +135,58 @@ func TestFineTuneSpec(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestCompileMetrics(t *testing.T) {
+	rows := "25,3,,,\n50,2.5,,2.6,\n75,2,,,\n50,2.5,,2.6,\n60,2.25,,,\n75,1.5,0.5,,0.25\nx\n80,1"
+	want := metricsHead + "25,3,,,\n50,2.5,,2.6,\n60,2.25,,,\n75,1.5,0.5,,0.25\n"
+	if got := string(compileMetrics([]byte(rows))); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := string(compileMetrics(nil)); got != metricsHead {
+		t.Errorf("of none: %q", got)
+	}
+	if got := metricsRow(7, map[string]float64{"train_loss": 1.25, "valid_mean_token_accuracy": 0.5, "other": 3}); got != "7,1.25,,,0.5\n" {
+		t.Errorf("row %q", got)
+	}
+}
+
+// A run adds about so many events, however often it reports, and always its last.
+func TestMetricsDue(t *testing.T) {
+	for _, tt := range []struct{ total, every, least, most int64 }{{100, 1, 50, 51}, {100_000, 10, 50, 51}, {3, 1, 3, 3}, {0, 1, 0, 0}} {
+		said, n := int64(0), int64(0)
+		for step := tt.every; step <= max(tt.total, 1000); step += tt.every {
+			if metricsDue(step, said, tt.total) {
+				said = step
+				n++
+			}
+			if step >= tt.total && tt.total > 0 {
+				break
+			}
+		}
+		if n < tt.least || n > tt.most || said != tt.total {
+			t.Errorf("of %d steps, every %d: %d events, the last at %d", tt.total, tt.every, n, said)
+		}
+	}
+}
+
+func TestTunerTemplates(t *testing.T) {
+	p := Param{Name: ParamEpochs, Type: ParamInt, Default: "1", Min: 1, Max: 2}
+	bare := p
+	bare.Default = ""
+	for _, tt := range []struct {
+		name, want string
+		list       []Template
+	}{
+		{"good", "", []Template{{Name: "a", Kind: KindTrain, Command: []string{"x"}, Params: []Param{p}, FineTunes: []string{"m"}}}},
+		{"kind", `kind is "evaluate", want train`, []Template{{Name: "a", Kind: KindEvaluate, Command: []string{"x"}, FineTunes: []string{"m"}}}},
+		{"no default", `"n_epochs" needs a default`, []Template{{Name: "a", Kind: KindTrain, Command: []string{"x"}, Params: []Param{bare}, FineTunes: []string{"m"}}}},
+		{"text", `"n_epochs" has type "text"`, []Template{{Name: "a", Kind: KindTrain, Command: []string{"x"}, Params: []Param{{Name: ParamEpochs, Type: ParamText, Default: "1", Max: 2}}, FineTunes: []string{"m"}}}},
+		{"twice", `model "m" is fine-tuned by template "a" already`, []Template{
+			{Name: "a", Kind: KindTrain, Command: []string{"x"}, FineTunes: []string{"m"}}, {Name: "b", Kind: KindTrain, Command: []string{"x"}, FineTunes: []string{"m"}}}},
+	} {
+		err := validTemplates(tt.list)
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		}
+	}
+}

@@ -193,7 +193,12 @@ func (m *Manager) publishTune(ctx context.Context, j Job) (FineTune, error) {
 		return f, fmt.Errorf("artefacts: %w", err)
 	}
 	for _, e := range left {
-		if e.Type().IsRegular() && len(paths) <= maxArtefacts {
+		info, err := e.Info()
+		switch {
+		case err != nil || !info.Mode().IsRegular():
+		case info.Size() > m.opt.MaxFileBytes || len(paths) > maxArtefacts: // the slice is held until all are copied
+			m.say(ctx, j.ID, LevelWarn, fmt.Sprintf("%.100q (%d bytes) is no result file: it stays in the job's output folder", e.Name(), info.Size()))
+		default:
 			paths = append(paths, filepath.Join(m.OutputDir(j.ID), e.Name()))
 		}
 	}

@@ -362,8 +362,13 @@ func (c *Config) validate() error {
 	if err := c.Arbiter.validate(c); err != nil {
 		return err
 	}
+	trainedBy := map[string]string{}
 	for i, t := range c.Jobs.Templates {
 		for k, model := range t.FineTune.Models {
+			if by := trainedBy[model]; by != "" {
+				return at(fmt.Sprintf("jobs.templates[%d].fine_tune.models[%d]", i, k), "%q is trained by template %q already", model, by)
+			}
+			trainedBy[model] = t.Name
 			if !slices.ContainsFunc(c.Models, func(m ModelConfig) bool { return m.Name == model }) {
 				return at(fmt.Sprintf("jobs.templates[%d].fine_tune.models[%d]", i, k), "%q is no configured model", model)
 			}

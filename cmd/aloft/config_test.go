@@ -51,6 +51,9 @@ func TestConfigMistakes(t *testing.T) {
 		{"two slices over one", goodModel + "node: {simulated: [{family: A100-80GB, layout: [\"3g.40gb@0\", \"2g.20gb@0\"]}]}\n", "node.simulated: "},
 		{"mode", goodModel + "arbiter: {mode: brave}\n", `arbiter: mode is "brave", want lend, static or observe`},
 		{"marks crossed", goodModel + "arbiter: {lend_above: 0.1, reclaim_below: 0.2}\n", "lend_above is 0.1, want more than reclaim_below"},
+		{"fine-tuning of no model", goodModel + "jobs: {templates: [{name: j, kind: train, command: [x], fine_tune: {models: [n]}}]}\n", `line 6: jobs.templates[0].fine_tune.models[0]: "n" is no configured model`},
+		{"fine-tuning by two", goodModel + "jobs: {templates: [{name: j, kind: train, command: [x], fine_tune: {models: [m]}}, {name: k, kind: train, command: [x], fine_tune: {models: [m]}}]}\n", `"m" is trained by template "j" already`},
+		{"fine-tuning that cannot be asked for", goodModel + "jobs: {templates: [{name: j, kind: train, command: [x], fine_tune: {models: [m]}, params: [{name: p, type: int, max: 9}]}]}\n", `parameter "p" needs a default`},
 		{"log level", goodModel + "log: {level: loud}\n", `log.level: "loud", want debug`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
