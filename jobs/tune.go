@@ -260,10 +260,7 @@ func (m *Manager) layOut(ctx context.Context, j Job, env []string) ([]string, er
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("lay out files: %w", err)
 	}
-	if err := os.MkdirAll(m.OutputDir(j.ID), 0o755); err != nil {
-		return nil, fmt.Errorf("lay out files: %w", err)
-	}
-	env = append(slices.Clone(env), "ALOFT_OUTPUT_DIR="+m.OutputDir(j.ID), "ALOFT_FINE_TUNED_MODEL="+j.FineTune.Name(j.ID, j.Tenant))
+	env = append(slices.Clone(env), "ALOFT_FINE_TUNED_MODEL="+j.FineTune.Name(j.ID, j.Tenant))
 	for _, file := range []struct{ key, id, name string }{
 		{"ALOFT_TRAINING_FILE", j.FineTune.Training, trainingName},
 		{"ALOFT_VALIDATION_FILE", j.FineTune.Validation, validationName},
