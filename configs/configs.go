@@ -32,3 +32,9 @@ var Scenarios embed.FS
 //
 //go:embed traces/azure-llm-2023/*.csv traces/gavel-philly
 var Traces embed.FS
+
+// Evaluation holds small sets for `aloft evaluate`; "builtin:NAME" is the file
+// evaluation/NAME.jsonl here.
+//
+//go:embed evaluation/*.jsonl
+var Evaluation embed.FS

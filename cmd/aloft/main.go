@@ -35,6 +35,7 @@ type cli struct {
 		Revoke keysRevokeCmd `cmd:"" help:"Delete a key."`
 	} `cmd:"" help:"API keys, in a data folder or of a running server."`
 	Variant  variantCmd  `cmd:"" help:"Try a variant of a served model beside it, compare, promote or drop it."`
+	Evaluate evaluateCmd `cmd:"" help:"Measure a model on a set of rows, and compare it with another; by hand or as a job."`
 	Simulate simulateCmd `cmd:"" help:"Simulate lending on a scenario, or placement; everything is modelled."`
 	Record   recordCmd   `cmd:"" help:"Record what requests come (sizes and times, never text), for replay by load and simulate."`
 	Why      whyCmd      `cmd:"" help:"Say why slices moved: the decisions about a slice, job or model."`
