@@ -434,6 +434,7 @@ func (c *Config) simulated() simulated.Options {
 
 func (c *Config) templates() []jobs.Template {
 	var out []jobs.Template
+	library, noLibrary := c.library() // for programs that quantize or evaluate; those say themselves that there is none
 	for _, t := range c.Jobs.Templates {
 		j := jobs.Template{Name: t.Name, Kind: jobs.Kind(t.Kind), Command: t.Command, Shape: t.Shape,
 			MinWidth: t.Width.Min, MaxWidth: t.Width.Max, Priority: t.Priority, Grace: t.Grace, FineTunes: t.FineTune.Models}
@@ -441,6 +442,9 @@ func (c *Config) templates() []jobs.Template {
 			j.Env = append(j.Env, k+"="+v)
 		}
 		slices.Sort(j.Env)
+		if _, own := t.Env["ALOFT_ENGINE_LIB"]; !own && noLibrary == nil {
+			j.Env = append(j.Env, "ALOFT_ENGINE_LIB="+library)
+		}
 		for _, p := range t.Params {
 			j.Params = append(j.Params, jobs.Param{Name: p.Name, Type: jobs.ParamType(p.Type), Default: p.Default,
 				Min: p.Min, Max: p.Max, Choices: p.Choices})

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"aloft/jobs/evaluation"
 )
 
 // jobObject is what the client commands read of a job.
@@ -180,6 +183,10 @@ func (j jobObject) write(w io.Writer, now time.Time) error {
 		metrics = append(metrics, fmt.Sprintf("%s=%.6g", k, j.Progress.Metrics[k]))
 	}
 	row("metrics", strings.Join(metrics, " "))
+	measured, other := evaluation.Decode(j.Result)
+	if j.Kind == "evaluate" && other == nil {
+		return errors.Join(t.Flush(), printEvaluation(w, measured))
+	}
 	if len(j.Result) > 0 && string(j.Result) != "null" {
 		row("result", string(j.Result))
 	} else {
