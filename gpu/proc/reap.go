@@ -28,6 +28,7 @@ type record struct {
 const (
 	filePrefix = "aloft-"
 	fileSuffix = ".pid"
+	newSuffix  = ".new" // of a pid file that is being written; an owner killed then leaves it
 	// maxRecord bounds what Reap reads of one file, in bytes.
 	maxRecord = 64 << 10
 )
@@ -66,11 +67,11 @@ func (p *Process) record(runDir string) error {
 		return fmt.Errorf("make run folder: %w", err)
 	}
 	file := filepath.Join(runDir, filePrefix+p.id.mark+fileSuffix)
-	if err := os.WriteFile(file+".new", b, 0o600); err != nil {
+	if err := os.WriteFile(file+newSuffix, b, 0o600); err != nil {
 		return fmt.Errorf("write pid file: %w", err)
 	}
 	p.file = file
-	if err := os.Rename(file+".new", file); err != nil {
+	if err := os.Rename(file+newSuffix, file); err != nil {
 		return fmt.Errorf("write pid file: %w", err)
 	}
 	return nil
@@ -103,9 +104,13 @@ func Reap(runDir string, log *slog.Logger) (killed int, err error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	files, err := filepath.Glob(filepath.Join(escapeGlob(runDir), filePrefix+"*"+fileSuffix))
-	if err != nil {
-		return 0, fmt.Errorf("list run folder %s: %w", runDir, err)
+	var files []string
+	for _, end := range []string{fileSuffix, fileSuffix + newSuffix} {
+		found, err := filepath.Glob(filepath.Join(escapeGlob(runDir), filePrefix+"*"+end))
+		if err != nil {
+			return 0, fmt.Errorf("list run folder %s: %w", runDir, err)
+		}
+		files = append(files, found...)
 	}
 	if len(files) == 0 {
 		return 0, nil
