@@ -117,7 +117,12 @@ func openManager(dir string, o jobs.Options) (*jobs.Manager, func() error, error
 		store.Close()
 		return nil, nil, err
 	}
-	o.Store, o.Files, o.DataDir = store, store, dir
+	if f, ok := o.Store.(*faulty); ok {
+		f.Store, o.Store = store, f
+	} else {
+		o.Store = store
+	}
+	o.Files, o.DataDir = store, dir
 	if o.Blobs == nil {
 		o.Blobs = bucket
 	}

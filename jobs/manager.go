@@ -206,6 +206,9 @@ func (m *Manager) List(ctx context.Context, f Filter) ([]Job, error) {
 func (m *Manager) freshen(j *Job) {
 	m.mu.Lock()
 	r := m.runs[j.ID]
+	if b := m.batches[j.ID]; b != nil && b.trouble != "" {
+		j.Error = b.trouble
+	}
 	m.mu.Unlock()
 	if r != nil {
 		r.freshen(j)

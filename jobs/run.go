@@ -103,8 +103,9 @@ func (m *Manager) release(id string, r *run) {
 func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r *run) error {
 	id := j.ID // j is replaced below, while the run may already report
 	begin := j.resume()
+	t, _ := m.template(j.Template)
 	l := Launch{
-		Job: j, Slices: lent, Env: m.templates[j.Template].Env,
+		Job: j, Slices: lent, Env: t.Env,
 		CheckpointDir: m.checkpointDir(id), ResumeFrom: begin.from, OutputDir: m.OutputDir(id), Log: m.LogPath(id),
 		CheckpointInterval: m.interval(j),
 		Report:             func(rep Report) { m.report(ctx, id, r, rep) },

@@ -28,8 +28,9 @@ const (
 
 // batchRun is an unfinished batch in this process.
 type batchRun struct {
-	input  string // file id
-	cancel context.CancelCauseFunc
+	input   string // file id
+	cancel  context.CancelCauseFunc
+	trouble string // what keeps it from going on, "" = nothing; see Job.Error
 }
 
 // reserveBatch makes room for a batch; serveBatch or dropBatch must follow.
@@ -70,7 +71,7 @@ func (m *Manager) serveBatch(id string) {
 			if err == nil || errors.Is(err, ErrNotFound) || m.base.Err() != nil {
 				return // ended, its record deleted, or closing
 			}
-			m.log.Warn("batch interrupted", "batch", id, "error", err)
+			m.suffers(id, "interrupted, tried again until its window is over; what is committed is kept: "+err.Error())
 			select {
 			case <-time.After(pause(m.opt.Retry, try, 0)):
 			case <-m.base.Done():
@@ -106,8 +107,32 @@ func (m *Manager) stepBatch(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
+		m.suffers(id, "")
 	}
 	return nil
+}
+
+// suffers notes what keeps a batch from going on, for whoever looks at its job,
+// or that nothing does any more. It is not stored with the record: most often the
+// store or its disk is what fails.
+func (m *Manager) suffers(id, trouble string) {
+	m.mu.Lock()
+	b := m.batches[id]
+	same := b == nil || b.trouble == trouble
+	if !same {
+		b.trouble = trouble
+	}
+	m.mu.Unlock()
+	if same {
+		return
+	}
+	e := Event{Level: LevelWarn, Kind: "interrupted", Message: trouble}
+	if trouble == "" {
+		e = Event{Kind: "interrupted", Message: "goes on"}
+	} else {
+		m.log.Warn("batch interrupted", "batch", id, "error", trouble)
+	}
+	_ = m.AddEvent(context.Background(), id, e) // a disk that is full has no room for it
 }
 
 // permanent tells a fault that no waiting cures.
@@ -326,6 +351,9 @@ func (m *Manager) storeRows(id string) func(RowLog, Counts, Usage) error {
 			j.Batch.Log, j.Batch.Counts, j.Batch.Usage = at, c, u
 			return nil
 		})
+		if err == nil {
+			m.suffers(id, "")
+		}
 		return err
 	}
 }
