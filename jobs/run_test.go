@@ -26,10 +26,13 @@ func submit(t *testing.T, m *jobs.Manager, tpl string) jobs.Job {
 }
 
 // wholeRun is the result of the "train" template without interruption.
-func wholeRun(t *testing.T) string {
+func wholeRun(t *testing.T) string { return trained(t, trainSteps) }
+
+// trained is the result of so many steps.
+func trained(t *testing.T, steps int) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := trainer.Run(t.Context(), trainer.Options{Steps: trainSteps, Seed: 11, Progress: &out}); err != nil {
+	if err := trainer.Run(t.Context(), trainer.Options{Steps: steps, Seed: 11, Progress: &out}); err != nil {
 		t.Fatal(err)
 	}
 	_, rest, _ := strings.Cut(out.String(), `"result":"`)
