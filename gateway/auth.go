@@ -8,14 +8,15 @@ import (
 	"aloft/backends/openai"
 )
 
-// role is who may use a route. Admin keys open the admin API and nothing else;
-// user keys never open it.
+// role is who may use a route. Admin keys open the admin API and what is of jobs,
+// and nothing else; user keys never open the admin API.
 type role uint8
 
 const (
 	user role = iota
 	open      // whoever asks
 	admin
+	either // users, and admins for all tenants
 )
 
 var (

@@ -370,7 +370,7 @@ func TestJobs(t *testing.T) {
 	}
 	for body, status := range map[string]int{
 		`{}`: 400, `{"template":"nope"}`: 400, `{"template":"train","params":{"steps":"many"}}`: 400,
-		`{"command":["/bin/true"],"kind":"train"}`: 403, `{"template":"train","grace_seconds":-1}`: 400,
+		`{"command":["/bin/true"],"kind":"train"}`: 403, `{"command":["/bin/true"]}`: 400, `{"template":"train","grace_seconds":-1}`: 400,
 		`{"template":"train","grace_seconds":601}`: 400, `{"template":"train","grace_seconds":1e300}`: 400,
 		`{"template":"train","priority":6}`: 400, `{"template":"train","priority":-101}`: 400,
 		`{"template":"train","prioritty":1}`: 400,

@@ -29,6 +29,9 @@ type Options struct {
 	TLS   *Certificate // nil: plain HTTP
 	CORS  []string     // origins whose pages may call, "*" = all; none: no browser may
 
+	// FreeCommands lets admins submit jobs that are programs of their own.
+	FreeCommands bool
+
 	Telemetry TelemetryOptions
 }
 

@@ -63,7 +63,7 @@ func (s *Server) newRouter() router {
 			all = append(all, &route{path: path, endpoint: e, methods: map[string]handler{"POST": s.infer}})
 		}
 	}
-	all = append(all, s.jobRoutes(get)...)
+	all = append(all, s.otherRoutes(get)...)
 	all = append(all, s.fineTuneRoutes(get)...)
 	all = append(all, s.adminRoutes(get)...)
 	all = append(all, s.variantRoutes(get)...)
@@ -77,8 +77,8 @@ func (s *Server) newRouter() router {
 	return r
 }
 
-// jobRoutes are the routes of what may be absent.
-func (s *Server) jobRoutes(get func(handler) map[string]handler) (all []*route) {
+// otherRoutes are the routes of what may be absent.
+func (s *Server) otherRoutes(get func(handler) map[string]handler) (all []*route) {
 	d := &s.deps
 	add := func(there bool, more ...*route) {
 		if there {
@@ -107,10 +107,9 @@ func (s *Server) jobRoutes(get func(handler) map[string]handler) (all []*route) 
 		&route{path: "/v1/batches", methods: with(get(s.listBatches), "POST", s.createBatch)},
 		&route{path: "/v1/batches/", suffix: "/cancel", methods: post(s.cancelBatch)},
 		&route{path: "/v1/batches/", methods: get(s.getBatch)})
-	add(d.Jobs != nil,
-		&route{path: "/aloft/v1/jobs", methods: with(get(s.listJobs), "POST", s.createJob)},
-		&route{path: "/aloft/v1/jobs/", suffix: "/cancel", methods: post(s.cancelJob)},
-		&route{path: "/aloft/v1/jobs/", methods: get(s.getJob)})
+	if d.Jobs != nil {
+		add(true, s.jobRoutes(get)...)
+	}
 	return all
 }
 

@@ -45,9 +45,10 @@ type Server struct {
 	base context.Context
 	stop context.CancelCauseFunc
 
-	draining atomic.Bool
-	active   atomic.Int64 // requests whose last byte is not out yet
-	bodies   atomic.Int64 // bytes of large bodies, from their arrival to their request's end
+	draining  atomic.Bool
+	active    atomic.Int64 // requests whose last byte is not out yet
+	bodies    atomic.Int64 // bytes of large bodies, from their arrival to their request's end
+	followers atomic.Int64 // answers that go on while something grows
 }
 
 // New checks the options and dependencies.

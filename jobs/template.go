@@ -3,6 +3,7 @@ package jobs
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -255,4 +256,11 @@ func (t Template) fill(values, own map[string]string) ([]string, error) {
 		args[i] = placeholder.ReplaceAllStringFunc(arg, func(m string) string { return all[m[1:len(m)-1]] })
 	}
 	return args, nil
+}
+
+// Templates returns what may be submitted, by name.
+func (m *Manager) Templates() []Template {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.SortedFunc(maps.Values(m.templates), func(a, b Template) int { return strings.Compare(a.Name, b.Name) })
 }

@@ -42,7 +42,11 @@ func (g GatewayConfig) options(cert *gateway.Certificate) gateway.Options {
 		Telemetry: gateway.TelemetryOptions{AccessLog: g.AccessLog, PrivateMetrics: g.PrivateMetrics}}
 }
 
-func (c *Config) edge(cert *gateway.Certificate) gateway.Options { return c.Gateway.options(cert) }
+func (c *Config) edge(cert *gateway.Certificate) gateway.Options {
+	o := c.Gateway.options(cert)
+	o.FreeCommands = c.Jobs.Free
+	return o
+}
 
 // keyFile is where the keys are.
 func (s *server) keyFile() string {

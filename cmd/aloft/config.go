@@ -129,9 +129,10 @@ type PoolConfig struct {
 
 // JobsConfig says what may run and how much of it.
 type JobsConfig struct {
-	BatchWidth int              `yaml:"batch_width"` // slices a batch may borrow at once
-	BatchRows  int              `yaml:"batch_rows"`  // rows under way per replica
-	Blobs      string           `yaml:"blobs"`       // bucket URL; "" = a folder below the data folder
+	BatchWidth int              `yaml:"batch_width"`   // slices a batch may borrow at once
+	BatchRows  int              `yaml:"batch_rows"`    // rows under way per replica
+	Blobs      string           `yaml:"blobs"`         // bucket URL; "" = a folder below the data folder
+	Free       bool             `yaml:"free_commands"` // admins may submit programs of their own
 	Templates  []TemplateConfig `yaml:"templates"`
 }
 
