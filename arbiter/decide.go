@@ -25,6 +25,7 @@ type Policy struct {
 	ReclaimBelow float64       // headroom below which batch rows stop and eta is 0
 	Hold         time.Duration // surplus must last this long before it is lent
 	AfterReclaim time.Duration // and this long after a reclaim for the same model
+	AgeEvery     time.Duration // a job without a slice stands one priority higher for each of these that it waits; 0 = never
 	MaxPreempts  int           // of one job within an hour, before others are stopped rather; 0 = 4
 	MinSamples   int           // of the latency window, for a headroom
 	Rho          float64       // utilisation allowed for merged calls
@@ -76,8 +77,8 @@ func (p Policy) Validate() error {
 		return fmt.Errorf("arbiter: lend_above is %g, want more than reclaim_below (%g)", p.LendAbove, p.ReclaimBelow)
 	case p.Rho <= 0 || p.Rho > 1:
 		return fmt.Errorf("arbiter: rho is %g, want more than 0 and at most 1", p.Rho)
-	case p.Spare < 0 || p.MinSamples < 1 || p.Hold < 0 || p.AfterReclaim < 0:
-		return fmt.Errorf("arbiter: spare, hold and after_reclaim must not be negative and min_samples at least 1")
+	case p.Spare < 0 || p.MinSamples < 1 || p.Hold < 0 || p.AfterReclaim < 0 || p.AgeEvery < 0:
+		return fmt.Errorf("arbiter: spare, hold, after_reclaim and age_every must not be negative and min_samples at least 1")
 	case p.MaxEta < 0 || p.MaxEta > 1:
 		return fmt.Errorf("arbiter: max_eta is %g, want 0 to 1", p.MaxEta)
 	case p.Budget.Detect <= 0 || p.Budget.Kill <= 0 || p.Budget.Back <= 0:

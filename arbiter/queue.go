@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// queue gives the waiting jobs in their order: by priority; of equals the tenant
+// queue gives the waiting jobs in their order: by priority, which rises with waiting
+// (see steps); of equals the tenant
 // that has borrowed least for its weight; of one tenant who must start now to meet
 // its deadline, who has least, and who has waited longest for what is left to do.
 type queue struct {
@@ -68,15 +69,7 @@ var usual = map[string]time.Duration{"batch": 5 * time.Minute, "quantize": 6 * t
 // nobody starves, since with waiting every ratio grows without end. Mean waiting
 // is far shorter than first come first served.
 func (j *Job) response(now time.Time) float64 {
-	rest := j.Rest
-	if rest <= 0 {
-		rest = max(usual[j.Kind], time.Minute)
-	}
-	since := j.Queued
-	if since.IsZero() {
-		since = j.Created
-	}
-	return 1 + max(0, now.Sub(since).Seconds())/max(rest.Seconds(), 1)
+	return 1 + max(0, now.Sub(j.waitsSince()).Seconds())/max(j.rest().Seconds(), 1)
 }
 
 // startBy is how long before its latest start a job goes ahead of its equals.
@@ -97,10 +90,10 @@ func (p Policy) newQueue(now time.Time, jobs []Job) *queue {
 			continue
 		}
 		r := rank{job: j, urgent: 1, have: j.Have, ratio: j.response(now), seq: i}
-		if !j.Deadline.IsZero() && j.Deadline.Add(-j.Rest-startBy).Before(now) {
+		if by := j.latestStart(); !by.IsZero() && by.Add(-startBy).Before(now) {
 			r.urgent = 0
 		}
-		r.level = p.aged(now, j)
+		r.level = p.aged(now, j) + p.steps(now, j)
 		n, ok := at[r.level]
 		if !ok {
 			n = len(q.levels)

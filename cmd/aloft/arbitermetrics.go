@@ -73,6 +73,9 @@ func (s *server) meterLedger(m metric.Meter, a *arbiterMeter) error {
 	ratio, _ := m.Float64ObservableGauge("aloft.ratio", metric.WithDescription("Useful slice time over powered-on slice time, since the start"))
 	frag, _ := m.Float64ObservableGauge("aloft.fragmentation", metric.WithDescription("Share of the GPUs that is free and of no use to what is asked for"))
 	queued, _ := m.Float64ObservableCounter("aloft.jobs.queued", metric.WithUnit("s"), metric.WithDescription("Time of queued jobs, by cause: capacity, shape, policy"))
+	longest, _ := m.Float64ObservableGauge("aloft.jobs.longest_wait", metric.WithUnit("s"), metric.WithDescription("How long a job that has no slice has waited, the longest"))
+	bound, _ := m.Float64ObservableGauge("aloft.jobs.starvation_bound", metric.WithUnit("s"), metric.WithDescription("Until each waiting job goes ahead of all that are submitted later; absent without ageing"))
+	late, _ := m.Int64ObservableGauge("aloft.jobs.late", metric.WithDescription("Waiting jobs that can no longer meet their deadline"))
 	count, _ := m.Int64ObservableGauge("aloft.slices", metric.WithDescription("Slices by phase"))
 	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		v := s.arbiter.View()
@@ -86,6 +89,12 @@ func (s *server) meterLedger(m metric.Meter, a *arbiterMeter) error {
 		for cause, x := range v.Balance.Queue {
 			o.ObserveFloat64(queued, x, label1("cause", string(cause)))
 		}
+		waits := waitingOf(v.Policy.Waits(v.Snapshot), v.Policy.AgeEvery > 0, v.Snapshot.Now)
+		o.ObserveFloat64(longest, waits.Longest)
+		o.ObserveInt64(late, int64(waits.Late))
+		if waits.Bound != nil {
+			o.ObserveFloat64(bound, *waits.Bound)
+		}
 		phases := map[arbiter.Phase]int64{}
 		for _, sl := range v.Snapshot.Slices {
 			phases[sl.Phase]++
@@ -94,7 +103,7 @@ func (s *server) meterLedger(m metric.Meter, a *arbiterMeter) error {
 			o.ObserveInt64(count, n, label1("phase", string(p)))
 		}
 		return nil
-	}, spent, share, ratio, frag, queued, count)
+	}, spent, share, ratio, frag, queued, longest, bound, late, count)
 	return err
 }
 

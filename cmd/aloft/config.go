@@ -192,7 +192,7 @@ func defaults() Config {
 		Arbiter: ArbiterConfig{Mode: "lend", Risk: "normal", Guard: 500 * time.Millisecond, Plan: 10 * time.Second,
 			Hold: 30 * time.Second, AfterReclaim: 60 * time.Second, MinSamples: 100, Rho: 0.8, Window: 30 * time.Second,
 			RiseQuantile: 0.999, FastHorizon: 5 * time.Second, SlowHorizon: 35 * time.Second,
-			LendAbove: 0.35, ReclaimBelow: 0.15, Spare: 1, MaxEta: 0.8,
+			LendAbove: 0.35, ReclaimBelow: 0.15, Spare: 1, MaxEta: 0.8, AgeEvery: time.Hour,
 			Budget: BudgetConfig{Detect: time.Second, Kill: 5 * time.Second, Back: 30 * time.Second}},
 		Pool: PoolConfig{StartTimeout: 5 * time.Minute, DrainTimeout: 30 * time.Second, StopGrace: 5 * time.Second,
 			BackoffMin: time.Second, BackoffMax: time.Minute},

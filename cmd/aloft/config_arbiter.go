@@ -19,6 +19,7 @@ type ArbiterConfig struct {
 	Plan         time.Duration  `yaml:"plan"`
 	Hold         time.Duration  `yaml:"hold"`
 	AfterReclaim time.Duration  `yaml:"after_reclaim"`
+	AgeEvery     time.Duration  `yaml:"age_every"` // a waiting job stands one priority higher for each of these; 0 = never
 	MinSamples   int            `yaml:"min_samples"`
 	Rho          float64        `yaml:"rho"`
 	Window       time.Duration  `yaml:"window"`
@@ -209,7 +210,7 @@ func (c *Config) pins() error {
 func (c *Config) policy(now time.Time) arbiter.Policy {
 	a := c.Arbiter
 	p := arbiter.Policy{Mode: arbiter.Mode(a.Mode), Risk: arbiter.Risk(a.Risk), LendAbove: a.LendAbove, ReclaimBelow: a.ReclaimBelow, Hold: a.Hold,
-		AfterReclaim: a.AfterReclaim, MinSamples: a.MinSamples, Rho: a.Rho, Spare: a.Spare, MaxEta: a.MaxEta,
+		AfterReclaim: a.AfterReclaim, MinSamples: a.MinSamples, Rho: a.Rho, Spare: a.Spare, MaxEta: a.MaxEta, AgeEvery: a.AgeEvery,
 		Budget: arbiter.Budget{Detect: a.Budget.Detect, Kill: a.Budget.Kill, Back: a.Budget.Back}}
 	for _, t := range a.Tenants {
 		if t.Weight == 0 {

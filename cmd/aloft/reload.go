@@ -23,7 +23,7 @@ import (
 // reloadable are the keys that a running server takes from a changed file, with
 // all below them. Everything else needs a restart.
 var reloadable = []string{"models", "jobs.templates", "log.level", "engine.library", "node.price",
-	"arbiter.mode", "arbiter.risk", "arbiter.hold", "arbiter.after_reclaim", "arbiter.rho", "arbiter.lend_above", "arbiter.reclaim_below",
+	"arbiter.mode", "arbiter.risk", "arbiter.hold", "arbiter.after_reclaim", "arbiter.age_every", "arbiter.rho", "arbiter.lend_above", "arbiter.reclaim_below",
 	"arbiter.spare", "arbiter.max_eta", "arbiter.budget", "arbiter.tenants", "arbiter.windows"}
 
 // reloading is what a server needs to take a changed configuration.

@@ -30,6 +30,7 @@ type Report struct {
 	Ledger   []Entry     `json:"ledger"` // every account; the shares sum to 1
 	Frag     float64     `json:"fragmentation"`
 	Queued   []Queued    `json:"queued"`
+	Waiting  Waiting     `json:"waiting"` // now
 	Reclaims Reclaims    `json:"reclaims"`
 	Lending  Lending     `json:"lending"`
 	Moves    []Decisions `json:"decisions"`
@@ -44,6 +45,33 @@ type Entry struct {
 	SliceS  float64         `json:"slice_s"`
 	Share   float64         `json:"share"`
 	Cost    float64         `json:"cost_usd,omitempty"`
+}
+
+// Waiting is how jobs that have no slice stand now.
+type Waiting struct {
+	Jobs    int     `json:"jobs"`
+	Longest float64 `json:"longest_s"` // how long one of them has waited
+	Late    int     `json:"late"`      // can no longer meet their deadline
+	// Bound is until each of them goes ahead of every job that is submitted later;
+	// null: arbiter.age_every is 0, and one may wait for ever.
+	Bound *float64 `json:"starvation_bound_s"`
+}
+
+// waitingOf sums up who waits.
+func waitingOf(waits []arbiter.Wait, ages bool, now time.Time) Waiting {
+	w := Waiting{Jobs: len(waits)}
+	bound := 0.0
+	for i := range waits {
+		w.Longest = max(w.Longest, now.Sub(waits[i].Since).Seconds())
+		bound = max(bound, waits[i].First.Sub(now).Seconds())
+		if waits[i].Late(now) {
+			w.Late++
+		}
+	}
+	if ages {
+		w.Bound = &bound
+	}
+	return w
 }
 
 // Queued is what jobs waited for.
@@ -201,6 +229,8 @@ func (s statusSource) Report(since time.Time) any {
 			r.Variants = append(r.Variants, v)
 		}
 	}
+	v := s.arbiter.View()
+	r.Waiting = waitingOf(v.Policy.Waits(v.Snapshot), v.Policy.AgeEvery > 0, v.Snapshot.Now)
 	for _, d := range s.devices {
 		r.Modelled = r.Modelled || d.Modeled
 	}
@@ -252,6 +282,15 @@ func (r *Report) draw(w io.Writer) {
 	fmt.Fprint(w, "jobs queued by cause: ")
 	for i, q := range r.Queued {
 		fmt.Fprintf(w, "%s%s %.2f job-h (%.0f %%)", strings.Repeat(", ", min(i, 1)), q.Cause, q.JobS/3600, 100*q.Share)
+	}
+	if x := r.Waiting; x.Jobs > 0 {
+		fmt.Fprintf(w, "\njobs waiting now: %d, the longest for %v", x.Jobs, seconds(x.Longest))
+		if x.Late > 0 {
+			fmt.Fprintf(w, ", %d too late for their deadline", x.Late)
+		}
+		if x.Bound != nil {
+			fmt.Fprintf(w, "; each goes ahead of all later jobs within %v", seconds(*x.Bound))
+		}
 	}
 	c := r.Reclaims
 	fmt.Fprintf(w, "\nreclaims: %d kept, %d broken (incidents)", c.Kept, c.Broken)

@@ -369,6 +369,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 	}
 	s.onStop("address", func(context.Context) error { _ = os.Remove(s.path("run", "address")); return nil })
 	s.background("history", s.keepHistory)
+	s.background("waits", s.tellWaits)
 	s.background("pasts", s.keepMemories)
 	s.background("windows", s.tendWindows)
 	s.background("variants", s.tendVariants)

@@ -26,7 +26,8 @@ type work struct {
 	last []arbiter.Job // the newest listing; belongs to Jobs
 
 	mu    sync.Mutex
-	began map[string]time.Time // when a listed job was last given a slice
+	began map[string]time.Time   // when a listed job was last given a slice
+	stops map[string][]time.Time // when a listed job was stopped for others within the last hour
 }
 
 // Jobs implements arbiter.Work.
@@ -61,6 +62,8 @@ func (w *work) Jobs() ([]arbiter.Job, error) {
 			a.MinWidth, a.MaxWidth, a.Whole = width(j)
 			a.Restart = time.Second
 			a.Unsaved = time.Since(w.saved(j))
+			a.Deadline, a.Rest = j.Deadline, restOf(j, max(1, a.MinWidth))
+			a.Preempted = w.stopped(j.ID)
 		}
 		out = append(out, a)
 	}
@@ -71,6 +74,36 @@ func (w *work) Jobs() ([]arbiter.Job, error) {
 	}
 	w.last = slices.Clone(out)
 	return out, nil
+}
+
+// restOf is how long a job is thought to run yet on so many slices; 0 = nobody knows.
+func restOf(j jobs.Job, width int) time.Duration {
+	left := j.Expected
+	if p := j.Progress; p.Total > 0 && p.Done > 0 {
+		left = time.Duration(float64(left) * (1 - min(1, float64(p.Done)/float64(p.Total))))
+	}
+	if j.Expected > 0 {
+		left = max(left, time.Minute) // it has not said that it is done
+	}
+	return left / time.Duration(width)
+}
+
+// stopped is when a job was stopped for others within the last hour.
+func (w *work) stopped(id string) []time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.stops[id])
+}
+
+// stop notes that a job is stopped for others; what is older than an hour is
+// forgotten.
+func (w *work) stop(id string, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stops == nil {
+		w.stops = map[string][]time.Time{}
+	}
+	w.stops[id] = append(slices.DeleteFunc(w.stops[id], func(t time.Time) bool { return now.Sub(t) >= time.Hour }), now)
 }
 
 // width is how many slices a program may be given. One that has its slices keeps
@@ -88,9 +121,12 @@ func width(j jobs.Job) (least, most int, whole bool) {
 func (w *work) keep(list []jobs.Job) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.began, func(id string, _ time.Time) bool {
-		return !slices.ContainsFunc(list, func(j jobs.Job) bool { return j.ID == id })
-	})
+	listed := make(map[string]bool, len(list))
+	for _, j := range list {
+		listed[j.ID] = true
+	}
+	maps.DeleteFunc(w.began, func(id string, _ time.Time) bool { return !listed[id] })
+	maps.DeleteFunc(w.stops, func(id string, _ []time.Time) bool { return !listed[id] })
 }
 
 // saved is the moment up to which a job's work is safe: its last checkpoint, or
@@ -214,6 +250,7 @@ func (w *work) Preempt(ctx context.Context, id string, slice gpu.Slice) (lost ti
 	if j.Kind == jobs.KindBatch || j.State != jobs.Running {
 		return 0, nil // finished rows are kept, the rest is asked again; of a gang the first slice tells for all
 	}
+	w.stop(id, asked)
 	after, err := w.jobs.Get(ctx, id)
 	if err != nil || after.State.Terminal() || after.Progress.CheckpointAt.After(asked) {
 		return 0, nil
