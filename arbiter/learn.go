@@ -39,6 +39,9 @@ var (
 	learnPowers    = []float64{0.25, 0.5, 0.75}
 	learnFloors    = []float64{0, 0.9, 0.98, 0.99, 0.998}     // quantiles of the level
 	learnHolds     = []time.Duration{5, 10, 30, 90, 180, 400} // s
+	// A strict law covers a quarter more than the worst rise ever seen, and lets go
+	// only of what a minute has not called for.
+	strictRise, strictHold = 1.25, time.Minute
 	// learnLeast is the shortest past that a law is learned from, in seconds.
 	learnLeast = 3600
 )
@@ -55,7 +58,7 @@ func Learn(p Past, o LearnOptions) Trial {
 	for _, power := range learnPowers {
 		r.measure(power)
 		if o.Strict {
-			careful = r.try(r.law(1.5, 0, 300*time.Second))
+			careful = r.try(r.law(strictRise, 0, strictHold))
 			if !best.Learned() || careful.Lent < best.Lent {
 				best = careful
 			}
