@@ -40,7 +40,7 @@ structure:
 
 test: engine build race ## all tests, shuffled, with real engines; the core also under the race detector (V=1: every test)
 	go build ./...
-	ALOFT_TEST_BINARY=$(CURDIR)/bin/aloft $(GOTEST) ./...
+	ALOFT_TEST_BINARY=$(CURDIR)/bin/aloft ALOFT_KILLS=$(KILLS) $(GOTEST) ./...
 
 storm: ## a million random requests against the batcher under the race detector, about ten minutes (STORM=n: so many)
 	go test -race -timeout 60m -run "TestStorm$$" ./batcher -storm $(STORM) -v
@@ -50,6 +50,8 @@ race: engine
 	$(GOTEST) -race $(CORE)
 
 STORM ?= 1000000
+# How often the job server is killed at a random moment; 20 without make.
+KILLS ?= 200
 FUZZTIME ?= 10s
 fuzz: ## every fuzz target for FUZZTIME (10s)
 	@git grep -n '^func Fuzz' -- '*_test.go' | sed -E 's|^(.*)/[^/]*:[0-9]+:func (Fuzz[A-Za-z0-9_]*).*|\1 \2|' | while read -r dir name; do \

@@ -49,7 +49,8 @@ func watchF15(t *testing.T, m *jobs.Manager, id string) jobs.Batch {
 	})
 }
 
-// F15: five fast rows and twenty slow ones; workers panic: once (the row is
+// F15, llm-d-batch-gateway 199 (a panic left a batch in progress for ever): five
+// fast rows and twenty slow ones; workers panic: once (the row is
 // tried again) and always (the row fails, alone).
 func TestF15PanicInAWorker(t *testing.T) {
 	var once sync.Map
@@ -74,7 +75,9 @@ func TestF15PanicInAWorker(t *testing.T) {
 	}
 }
 
-// F15: cancelled mid-way by two at once, and again when it is over. The fast rows
+// F15, llm-d-batch-gateway 221 (rows cut off were in no file), 504 (rows in the
+// wrong file, and twice), litellm 36034 (the files were not the owner's to read):
+// cancelled mid-way by two at once, and again when it is over. The fast rows
 // stay done, the slow ones are told so, and every row is in one file.
 func TestF15CancelMidwayAndTwice(t *testing.T) {
 	var cut atomic.Int32
@@ -159,7 +162,8 @@ func roleF15() {
 	select {}
 }
 
-// F15: kill -9 at 40 %, restart. What was committed is not called again, what
+// F15, llm-d-batch-gateway 645 (a batch stayed in progress without its server):
+// kill -9 at 40 %, restart. What was committed is not called again, what
 // was under way is, and every row comes out once.
 func TestF15Kill9At40Percent(t *testing.T) {
 	dir := t.TempDir()
@@ -197,7 +201,9 @@ func TestF15Kill9At40Percent(t *testing.T) {
 }
 
 // F15's files, from the upload to the end: a bad one fails with its line and
-// leaves no row, no output and no call; an odd but good one runs.
+// leaves no row, no output and no call; an odd but good one runs. Seen elsewhere
+// as llm-d-batch-gateway 147 (custom_id), 150 and 152 (purpose), 153 (stream),
+// BerriAI/litellm 37527 (method, no JSONL).
 func TestF15Files(t *testing.T) {
 	row := func(i int) string { return strings.SplitAfter(rowsFile(i+1), "\n")[i] }
 	good := rowsFile(3)
@@ -209,6 +215,14 @@ func TestF15Files(t *testing.T) {
 	}{
 		{"no custom_id", good + strings.Replace(row(3), `"custom_id":"row-3",`, "", 1), 0, 4, "missing_required_parameter"},
 		{"custom_id twice", good + row(1) + row(3), 0, 4, "duplicate_custom_id"},
+		{"custom_id empty", row(0) + strings.Replace(row(1), `"row-1"`, `""`, 1), 0, 2, "invalid_custom_id"},
+		{"custom_id no string", row(0) + strings.Replace(row(1), `"row-1"`, `1`, 1), 0, 2, "invalid_custom_id"},
+		{"no method", row(0) + strings.Replace(row(1), `"method":"POST",`, "", 1), 0, 2, "invalid_method"},
+		{"another method", row(0) + strings.Replace(row(1), "POST", "GET", 1), 0, 2, "invalid_method"},
+		{"no body", row(0) + `{"custom_id":"b","method":"POST","url":"/v1/embeddings"}` + "\n", 0, 2, "missing_required_parameter"},
+		{"no JSONL", "notes, and nothing else\n", 0, 1, "invalid_json_line"},
+		{"one array", `[` + strings.TrimSuffix(row(0), "\n") + "]\n", 0, 1, "invalid_json_line"},
+		{"another model", row(0) + strings.Replace(row(1), `"m"`, `"n"`, 1), 0, 2, "mismatched_model"},
 		{"stream", row(0) + strings.Replace(row(1), `"input"`, `"stream":true,"input"`, 1), 0, 2, "invalid_value"},
 		{"another url", row(0) + strings.Replace(row(1), "embeddings", "completions", 1), 0, 2, "mismatched_url"},
 		{"blank line", row(0) + "\n" + row(1), 0, 2, "invalid_json_line"},
