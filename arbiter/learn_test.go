@@ -102,7 +102,7 @@ func TestLearn(t *testing.T) {
 		t.Errorf("with no budget %+v lends no more than %+v", bold, rare)
 	}
 	o.Strict = true
-	if s := Learn(wave(600, 2, 5), o); s.Late != 0 || s.Lent >= rare.Lent || s.Fast*s.scale(2) < 7.5-1e-9 {
+	if s := Learn(wave(600, 2, 5), o); s.Late != 0 || s.Lent >= rare.Lent || s.Fast*s.scale(2) < 1.25*5-1e-9 {
 		t.Errorf("strict: %+v, want more than the worst rise", s)
 	}
 	if l := Learn(Past{Level: make([]float32, 3599), Work: make([]float32, 3599)}, o); l.Learned() {

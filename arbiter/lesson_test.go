@@ -73,7 +73,7 @@ func TestLoopLearns(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(10 * time.Second)
-		r.stands(t, "strict", 4, 1.5, 0) // 0.5 + 1.5 × the worst rise of 2
+		r.stands(t, "strict", 3, 1.25, 1) // 0.5 + 1.25 × the worst rise of 2
 		r.end()
 		said := ""
 		for _, x := range r.records {
@@ -81,8 +81,8 @@ func TestLoopLearns(t *testing.T) {
 				said = x.String()
 			}
 		}
-		if want := "learned from 1h7m0s of m: keep level + 3.00 × level^0.25 ready, never below 0.50 (what it may need within 5s at 1.5 times the worst rise held 5m0s); " +
-			"it would have lent 0.00 of 4 replicas on average in 0.0 loans an hour and made 0.0000 % of the work late, beside 0.0000 % without lending"; said != want {
+		if want := "learned from 1h7m0s of m: keep level + 2.50 × level^0.25 ready, never below 0.50 (what it may need within 5s at 1.25 times the worst rise held 1m0s); " +
+			"it would have lent 0.44 of 4 replicas on average in 29.7 loans an hour and made 0.0000 % of the work late, beside 0.0000 % without lending"; said != want {
 			t.Errorf("said %q\nwant %q", said, want)
 		}
 
@@ -94,7 +94,7 @@ func TestLoopLearns(t *testing.T) {
 			lent     int
 		}{
 			{"at once after a restart", testPolicy(), 3, 1e-9, 1},
-			{"after one with another risk", strict(testPolicy()), 4, 1.5, 0},
+			{"after one with another risk", strict(testPolicy()), 3, 1.25, 1},
 		} {
 			next := begin(bursty(t), func(o *Options) { o.Memories, o.Core.Policy = kept, c.policy })
 			pass(10 * time.Second)
