@@ -394,3 +394,66 @@ func TestOpenPutsWaitingJobsRight(t *testing.T) {
 		}
 	}
 }
+
+// often is a schedule of a template, due every step.
+func often(name, tpl string, step time.Duration, overlap bool) jobs.Schedule {
+	return jobs.Schedule{
+		Name: name, Spec: step.String(), Template: tpl, Tenant: "t", Overlap: overlap,
+		Next: func(after time.Time) time.Time { return after.Truncate(step).Add(step) },
+	}
+}
+
+func TestSchedules(t *testing.T) {
+	dir := t.TempDir()
+	step := 50 * time.Millisecond
+	o := jobs.Options{Schedules: []jobs.Schedule{often("single", "0", step, false), often("many", "0", step, true)}}
+	m, stop := newManager(t, dir, o)
+	of := func(name string) (list []jobs.Job) {
+		all, err := m.List(t.Context(), jobs.Filter{Tenant: "t"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range all {
+			if j.Schedule == name {
+				list = append(list, j)
+			}
+		}
+		return list
+	}
+	until(t, "three overlapping runs", func() bool { return len(of("many")) >= 3 })
+	first := of("single")
+	if len(first) != 1 || first[0].Name != "single" || first[0].Template != "0" {
+		t.Fatalf("%d unfinished jobs of a schedule that allows one: %+v", len(first), first)
+	}
+	until(t, "the note of a run left out", func() bool {
+		list, err := m.Events(t.Context(), first[0].ID, 0, 0)
+		return err == nil && len(list) > 1 && list[1].Kind == "schedule"
+	})
+	start(t, m, first[0].ID)
+	until(t, "the next run", func() bool { return len(of("single")) == 2 })
+	if bad := m.SetSchedules([]jobs.Schedule{often("x", "nothing", step, true)}); bad == nil {
+		t.Error("a schedule of no template was taken")
+	}
+	stop()
+	before := len(stored(t, dir))
+	time.Sleep(4 * step) // runs are missed: that is what is tested
+	o.Schedules = []jobs.Schedule{often("many", "0", 10*time.Hour, true)}
+	o.Schedules[0].Spec = step.String() // the same schedule, which will not be due again
+	m, _ = newManager(t, dir, o)
+	until(t, "the run that makes up for the missed", func() bool { return len(of("many"))+len(of("single")) == before+1 })
+}
+
+// stored lists the jobs of a store that nobody has open.
+func stored(t *testing.T, dir string) []jobs.Job {
+	t.Helper()
+	store, err := boltstore.Open(filepath.Join(dir, "jobs.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	list, err := store.List(t.Context(), jobs.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}

@@ -37,6 +37,9 @@ type Manager struct {
 	gates     map[string]*gate
 	checks    chan struct{} // a place for each reading of examples
 	agenda    agenda
+	schedules []Schedule // replaced whole
+
+	standings map[string]ScheduleState // the clock's own; nil = not read yet
 }
 
 func newManager(o Options, log *slog.Logger) *Manager {
@@ -46,7 +49,7 @@ func newManager(o Options, log *slog.Logger) *Manager {
 		checks: make(chan struct{}, maxChecks),
 		agenda: newAgenda(),
 	}
-	m.templates = byName(o.Templates)
+	m.templates, m.schedules = byName(o.Templates), o.Schedules
 	m.base, m.stop = context.WithCancelCause(context.Background())
 	return m
 }

@@ -20,6 +20,7 @@ type Options struct {
 	Caller    Caller
 	Executor  Executor
 	Templates []Template
+	Schedules []Schedule
 
 	DataDir string // checkpoints, logs and the output of unfinished batches live below it
 	Self    string // path of the aloft binary, for "{aloft}" in templates
@@ -70,7 +71,10 @@ func (o Options) Validate() error {
 		o.KeepFor < 0, o.KeepCheckpoints < 0, o.JobRetry.First < 0, o.JobRetry.Most < 0, o.Retry.First < 0, o.Retry.Most < 0, o.Retry.Attempts < 0:
 		return errors.New("jobs: a bound is negative")
 	}
-	return validTemplates(o.Templates)
+	if err := validTemplates(o.Templates); err != nil {
+		return err
+	}
+	return validSchedules(o.Schedules, byName(o.Templates))
 }
 
 func validTemplates(list []Template) error {
