@@ -33,7 +33,7 @@ require (
 	golang.org/x/text v0.43.0
 )
 
-require github.com/robfig/cron/v3 v3.0.1
+require github.com/netresearch/go-cron v0.9.1
 
 require (
 	github.com/BurntSushi/toml v1.5.0 // indirect

@@ -68,24 +68,24 @@ var mayImport = map[string][]string{
 
 // only lists imports from outside that few folders keep to themselves.
 var only = map[string][]string{
-	"C":                            {"gpu/nvml"},
-	"github.com/NVIDIA/go-nvml":    {"gpu/nvml"},
-	"github.com/valyala/fasthttp":  {"cmd/bench", "gateway"}, // the benchmark has a bare proxy
-	"github.com/hybridgroup/yzma":  {"backends/llama"},
-	"github.com/ebitengine/purego": {"backends/llama"},
-	"github.com/sony/gobreaker":    {"pool"},
-	"github.com/HdrHistogram":      {"loadgen"},
-	"go.etcd.io/bbolt":             {"jobs/boltstore"},
-	"gocloud.dev/blob/fileblob":    {"cmd"},
-	"github.com/alecthomas/kong":   {"cmd"},
-	"github.com/robfig/cron":       {"cmd"},
-	"github.com/caarlos0/env":      {"cmd"},
-	"github.com/goccy/go-yaml":     {"cmd", "gateway/keys", "loadgen", "sim/scenario"}, // a report repeats its profile
-	"github.com/prometheus":        {"cmd", "pool"},                                    // pool parses engines' metrics
-	"go.opentelemetry.io/otel/sdk": {"cmd"},
-	"flag":                         {"cmd"},
-	"testing":                      {"jobs/storesuite", "loadgen/page/suite"},
-	"github.com/openai/openai-go":  {}, // a client of ours, in tests alone
+	"C":                              {"gpu/nvml"},
+	"github.com/NVIDIA/go-nvml":      {"gpu/nvml"},
+	"github.com/valyala/fasthttp":    {"cmd/bench", "gateway"}, // the benchmark has a bare proxy
+	"github.com/hybridgroup/yzma":    {"backends/llama"},
+	"github.com/ebitengine/purego":   {"backends/llama"},
+	"github.com/sony/gobreaker":      {"pool"},
+	"github.com/HdrHistogram":        {"loadgen"},
+	"go.etcd.io/bbolt":               {"jobs/boltstore"},
+	"gocloud.dev/blob/fileblob":      {"cmd"},
+	"github.com/alecthomas/kong":     {"cmd"},
+	"github.com/netresearch/go-cron": {"cmd"},
+	"github.com/caarlos0/env":        {"cmd"},
+	"github.com/goccy/go-yaml":       {"cmd", "gateway/keys", "loadgen", "sim/scenario"}, // a report repeats its profile
+	"github.com/prometheus":          {"cmd", "pool"},                                    // pool parses engines' metrics
+	"go.opentelemetry.io/otel/sdk":   {"cmd"},
+	"flag":                           {"cmd"},
+	"testing":                        {"jobs/storesuite", "loadgen/page/suite"},
+	"github.com/openai/openai-go":    {}, // a client of ours, in tests alone
 }
 
 // limits that files, functions and types keep; tests and generated files are free.

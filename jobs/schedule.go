@@ -57,6 +57,11 @@ func validSchedules(list []Schedule, templates map[string]Template) error {
 	return nil
 }
 
+// CheckSchedules says whether a manager with the templates takes the schedules.
+func CheckSchedules(list []Schedule, templates []Template) error {
+	return validSchedules(list, byName(templates))
+}
+
 // SetSchedules replaces the schedules. One that is known by name and Spec goes
 // on where it stands; after an error nothing has changed.
 func (m *Manager) SetSchedules(list []Schedule) error {

@@ -16,7 +16,6 @@ import (
 
 	"aloft/configs"
 	"aloft/gpu/simulated"
-	"aloft/jobs"
 )
 
 // Config is a configuration file. Flags > environment > file > defaults.
@@ -133,36 +132,9 @@ type JobsConfig struct {
 	BatchRows  int              `yaml:"batch_rows"`    // rows under way per replica
 	Blobs      string           `yaml:"blobs"`         // bucket URL; "" = a folder below the data folder
 	Free       bool             `yaml:"free_commands"` // admins may submit programs of their own
+	KeepFor    time.Duration    `yaml:"keep_for"`      // finished jobs, unless they or their template say otherwise
 	Templates  []TemplateConfig `yaml:"templates"`
-}
-
-// TemplateConfig is an operator's job template.
-type TemplateConfig struct {
-	Name     string            `yaml:"name"`
-	Kind     string            `yaml:"kind"`
-	Command  []string          `yaml:"command"`
-	Params   []ParamConfig     `yaml:"params"`
-	Env      map[string]string `yaml:"env"`
-	Shape    string            `yaml:"shape"`
-	Width    ReplicasConfig    `yaml:"width"`
-	Priority int               `yaml:"priority"`
-	Grace    time.Duration     `yaml:"grace"`
-	FineTune FineTuneConfig    `yaml:"fine_tune"`
-}
-
-// FineTuneConfig says what /v1/fine_tuning/jobs trains with a template.
-type FineTuneConfig struct {
-	Models []string `yaml:"models"` // configured models
-}
-
-// ParamConfig is one value that a user may choose.
-type ParamConfig struct {
-	Name    string   `yaml:"name"`
-	Type    string   `yaml:"type"`
-	Default string   `yaml:"default"`
-	Min     float64  `yaml:"min"`
-	Max     float64  `yaml:"max"`
-	Choices []string `yaml:"choices"`
+	Schedules  []ScheduleConfig `yaml:"schedules"`
 }
 
 // Process is what the environment sets; empty means not set.
@@ -363,25 +335,8 @@ func (c *Config) validate() error {
 	if err := c.Arbiter.validate(c); err != nil {
 		return err
 	}
-	trainedBy := map[string]string{}
-	for i, t := range c.Jobs.Templates {
-		for k, model := range t.FineTune.Models {
-			if by := trainedBy[model]; by != "" {
-				return at(fmt.Sprintf("jobs.templates[%d].fine_tune.models[%d]", i, k), "%q is trained by template %q already", model, by)
-			}
-			trainedBy[model] = t.Name
-			if !slices.ContainsFunc(c.Models, func(m ModelConfig) bool { return m.Name == model }) {
-				return at(fmt.Sprintf("jobs.templates[%d].fine_tune.models[%d]", i, k), "%q is no configured model", model)
-			}
-		}
-	}
-	for i, t := range c.templates() {
-		if err := t.Validate(); err != nil {
-			return at(fmt.Sprintf("jobs.templates[%d]", i), "%w", err)
-		}
-	}
-	if c.Jobs.BatchWidth < 0 || c.Jobs.BatchRows < 1 {
-		return at("jobs", "batch_width must not be negative and batch_rows at least 1")
+	if err := c.validateJobs(); err != nil {
+		return err
 	}
 	return c.Gateway.validate()
 }
@@ -431,28 +386,6 @@ func (c *Config) simulated() simulated.Options {
 		o.GPUs = append(o.GPUs, simulated.GPU{Family: g.Family, Model: g.Model, Bytes: g.Bytes, Layout: g.Layout})
 	}
 	return o
-}
-
-func (c *Config) templates() []jobs.Template {
-	var out []jobs.Template
-	library, noLibrary := c.library() // for programs that quantize or evaluate; those say themselves that there is none
-	for _, t := range c.Jobs.Templates {
-		j := jobs.Template{Name: t.Name, Kind: jobs.Kind(t.Kind), Command: t.Command, Shape: t.Shape,
-			MinWidth: t.Width.Min, MaxWidth: t.Width.Max, Priority: t.Priority, Grace: t.Grace, FineTunes: t.FineTune.Models}
-		for k, v := range t.Env {
-			j.Env = append(j.Env, k+"="+v)
-		}
-		slices.Sort(j.Env)
-		if _, own := t.Env["ALOFT_ENGINE_LIB"]; !own && noLibrary == nil {
-			j.Env = append(j.Env, "ALOFT_ENGINE_LIB="+library)
-		}
-		for _, p := range t.Params {
-			j.Params = append(j.Params, jobs.Param{Name: p.Name, Type: jobs.ParamType(p.Type), Default: p.Default,
-				Min: p.Min, Max: p.Max, Choices: p.Choices})
-		}
-		out = append(out, j)
-	}
-	return out
 }
 
 // file resolves a path of the configuration: relative to the file it stands in.

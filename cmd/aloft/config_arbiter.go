@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/robfig/cron/v3"
+	cron "github.com/netresearch/go-cron"
 
 	"aloft/arbiter"
 )
@@ -104,10 +104,8 @@ func (w *WindowConfig) read() (s span, key string, err error) {
 		return s, ".for", fmt.Errorf("%v, want more than 0 and at most %v", w.For, maxWindow)
 	case w.Cron != "":
 		s.length = w.For
-		if s.again, err = cron.ParseStandard("CRON_TZ=" + zone.String() + " " + w.Cron); err != nil {
-			return s, ".cron", fmt.Errorf("%q: %w; want minute hour day month weekday, for example \"0 2 * * 6\"", w.Cron, err)
-		}
-		return s, "", nil
+		s.again, key, err = parseCron(w.Cron, w.Zone)
+		return s, key, err
 	}
 	for _, t := range []struct {
 		key, text string

@@ -22,7 +22,7 @@ import (
 
 // reloadable are the keys that a running server takes from a changed file, with
 // all below them. Everything else needs a restart.
-var reloadable = []string{"models", "jobs.templates", "log.level", "engine.library", "node.price",
+var reloadable = []string{"models", "jobs.templates", "jobs.schedules", "log.level", "engine.library", "node.price",
 	"arbiter.mode", "arbiter.risk", "arbiter.hold", "arbiter.after_reclaim", "arbiter.age_every", "arbiter.rho", "arbiter.lend_above", "arbiter.reclaim_below",
 	"arbiter.spare", "arbiter.max_eta", "arbiter.budget", "arbiter.tenants", "arbiter.windows"}
 
@@ -56,6 +56,13 @@ func (s *server) reload() (changed []string, err error) {
 	}
 	if err := s.jobs.SetTemplates(next.templates()); err != nil {
 		return nil, err // they were checked: this is a bug, and harmless
+	}
+	schedules, err := next.schedules()
+	if err == nil {
+		err = s.jobs.SetSchedules(schedules)
+	}
+	if err != nil {
+		return nil, err // as above
 	}
 	level, _ := logLevel(next.Log.Level) // checked by load
 	s.level.Set(level)
@@ -143,6 +150,7 @@ func changes(old, next *Config) []string {
 	slices.Sort(out)
 	for name, same := range map[string]bool{
 		"job templates":  reflect.DeepEqual(old.Jobs.Templates, next.Jobs.Templates),
+		"schedules":      reflect.DeepEqual(old.Jobs.Schedules, next.Jobs.Schedules),
 		"log level":      old.Log.Level == next.Log.Level,
 		"engine library": old.Engine.Library == next.Engine.Library,
 		"arbiter":        reflect.DeepEqual(old.Arbiter, next.Arbiter),

@@ -256,7 +256,11 @@ func (s *server) openJobs(ctx context.Context) error {
 		return fmt.Errorf("open bucket %s: %w", url, err)
 	}
 	s.onStop("bucket", func(context.Context) error { return s.blobs.Close() })
-	s.jobs, err = jobs.NewManager(jobs.Options{Store: s.store, Files: s.store, Blobs: s.blobs, Caller: caller{s},
+	schedules, err := s.conf.schedules()
+	if err != nil {
+		return err
+	}
+	s.jobs, err = jobs.NewManager(jobs.Options{KeepFor: s.conf.Jobs.KeepFor, Schedules: schedules, Store: s.store, Files: s.store, Blobs: s.blobs, Caller: caller{s},
 		Executor: &jobs.Local{RunDir: s.path("run"), Slog: s.log}, Templates: s.conf.templates(), DataDir: s.data, Self: self,
 		BatchConcurrency: func(model string) int { return s.serving.concurrency(model, s.conf.Jobs.BatchRows) },
 		Serves:           func(model string) bool { return s.serving.set.Load().names[model] != nil },
