@@ -182,11 +182,12 @@ func (q *queue) line(x queued) (*level, *line) {
 	return nil, nil
 }
 
-// refill puts jobs back.
+// refill puts jobs back that were all taken off, in that order: what is sorted is a
+// heap as it is.
 func (q *queue) refill(list []queued) {
 	for _, x := range list {
 		if _, y := q.line(x); y != nil {
-			heap.Push(y, x.rank)
+			y.ranks = append(y.ranks, x.rank)
 		}
 	}
 }
