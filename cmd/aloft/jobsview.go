@@ -157,7 +157,7 @@ func (j jobObject) write(w io.Writer, now time.Time) error {
 		params = append(params, k+"="+j.Params[k])
 	}
 	row("params", strings.Join(params, " "))
-	row("command", strings.Join(j.Command, " "))
+	row("command", strings.Join(strings.Fields(strings.Join(j.Command, " ")), " ")) // a script in it has lines
 	row("model", j.Model)
 	row("shape", j.Shape)
 	row("after", strings.Join(j.DependsOn, " "))
