@@ -12,6 +12,60 @@ import (
 	"aloft/jobs/evaluation"
 )
 
+// A training, a quantization after it and an evaluation after that, on borrowed
+// slices; then the smaller file's result is there to decide by.
+func TestQuantizeAndEvaluateJobs(t *testing.T) {
+	s := quickStart(t)
+	submit := func(args ...string) string {
+		id, _, _ := strings.Cut(call(t, s.env(), append([]string{"jobs", "submit"}, args...)...), " ")
+		return id
+	}
+	train := submit("train-demo", "steps=20")
+	quantize := submit("--after", train, "quantize", "type=q4_0", "out=small.gguf")
+	evaluate := submit("--after", quantize, "evaluate", "model=small.gguf")
+	served := submit("evaluate-served")
+	outside := submit("quantize", "out=../small.gguf")
+	for id, want := range map[string]string{train: "succeeded", quantize: "succeeded", evaluate: "succeeded", served: "succeeded", outside: "failed"} {
+		var shown string
+		if !eventually(patience, func() bool {
+			shown = call(t, s.env(), "jobs", "show", id)
+			return strings.Contains(shown, want)
+		}) {
+			t.Fatalf("%s has not %s:\n%s\n%s", id, want, shown, call(t, s.env(), "jobs", "logs", id))
+		}
+	}
+	var job struct {
+		Result  json.RawMessage
+		Started float64 `json:"started_at"`
+	}
+	if err := json.Unmarshal([]byte(call(t, s.env(), "jobs", "show", "--json", quantize)), &job); err != nil {
+		t.Fatal(err)
+	}
+	var q quantized
+	if err := json.Unmarshal(job.Result, &q); err != nil || q.Kind != "quantization" || q.BytesOut >= q.BytesIn/4 {
+		t.Errorf("quantization: %s, %v", job.Result, err)
+	}
+	if st, err := os.Stat(filepath.Join(s.data, "models", "small.gguf")); err != nil || st.Size() != q.BytesOut {
+		t.Errorf("the smaller file: %v, %v", st, err)
+	}
+	if err := json.Unmarshal([]byte(call(t, s.env(), "jobs", "show", "--json", evaluate)), &job); err != nil {
+		t.Fatal(err)
+	}
+	r, err := evaluation.Decode(job.Result)
+	if err != nil {
+		t.Fatalf("%s: %v", job.Result, err)
+	}
+	m, b := r.Model, r.Against
+	if b == nil || m.Name != "small" || m.Bytes != q.BytesOut || m.Failed+b.Failed > 0 || m.ExactMatch.Value < 0.4 ||
+		b.BitsPerByte.Value > 1.5 || r.Agreement.BitsPerByte.Value > 0.1 || r.Agreement.SameText.Value < 0.3 {
+		t.Errorf("evaluation: %s", job.Result)
+	}
+	if shown := call(t, s.env(), "jobs", "show", served); !strings.Contains(shown, "bits per byte") || !strings.Contains(shown, "aloft-lm") {
+		t.Errorf("jobs show %s:\n%s", served, shown)
+	}
+	s.stop(t)
+}
+
 // The program by itself: told to stop it keeps its rows and asks to be run again.
 func TestEvaluateResumes(t *testing.T) {
 	lib := needLibrary(t)
