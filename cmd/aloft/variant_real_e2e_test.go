@@ -63,7 +63,10 @@ func TestVariantQuantized(t *testing.T) {
 	if why := call(t, s.env(), "why", "aloft-lm"); !strings.Contains(why, "variant q8 of aloft-lm is promoted") || !strings.Contains(why, "agreement") || !strings.Contains(why, "aloft-lm@q8 serves what aloft-lm is asked") {
 		t.Errorf("why aloft-lm: %s", why)
 	}
-	if !eventually(patience, func() bool { a := s.variant(t, "aloft-lm@q8").Gain.After; return a != nil && a.Seconds > 0 && a.Held < 1.5 }) {
+	if !eventually(patience, func() bool {
+		a := s.variant(t, "aloft-lm@q8").Gain.After
+		return a != nil && a.Seconds > 0 && a.Held < 1.5
+	}) {
 		t.Errorf("gain: %+v", s.variant(t, "aloft-lm@q8").Gain.After)
 	}
 	shown := call(t, s.env(), "variant", "show", "aloft-lm", "q8")
