@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -126,8 +125,8 @@ func (t Template) validTerms() error {
 		return fmt.Errorf("limit of cpus is %v, want 0 to %v", l.CPUs, maxCPUs)
 	case l.Memory < 0 || l.Disk < 0 || l.Log < 0 || l.RunTime < 0:
 		return errors.New("a limit is negative")
-	case t.Checkpoints != "" && !filepath.IsAbs(t.Checkpoints):
-		return fmt.Errorf("checkpoint folder %q is not absolute", t.Checkpoints)
+	case t.Checkpoints != "": // better refused than ignored
+		return fmt.Errorf("checkpoint folder %q: another folder than the data folder's is not there yet", t.Checkpoints)
 	}
 	return nil
 }
