@@ -27,7 +27,7 @@ func Run(t *testing.T, open func(t *testing.T, place string) Store) {
 	for name, test := range map[string]func(*testing.T, Store){
 		"versions": versions, "lists": lists, "pages": pages, "deletes": deletes,
 		"races": races, "files": files, "cancelled": cancelled,
-		"keys": keys, "removable": removable, "events": events, "schedules": schedules,
+		"crowd": crowd, "keys": keys, "removable": removable, "events": events, "schedules": schedules,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, t.TempDir())
@@ -234,6 +234,48 @@ func races(t *testing.T, s Store) {
 	must(t, err)
 	if got.Preemptions != writers*each || got.Version != writers*each+1 {
 		t.Errorf("%d additions in version %d, want %d in %d", got.Preemptions, got.Version, writers*each, writers*each+1)
+	}
+}
+
+// crowd has many writers at once: what is answered is there for everybody, in the
+// record, the lists and the events; of those that fight for one key one wins, and
+// who is refused takes nobody along.
+func crowd(t *testing.T, s Store) {
+	ctx := t.Context()
+	const writers = 64
+	var won sync.Map
+	var all sync.WaitGroup
+	for i := range writers {
+		all.Go(func() {
+			j := jobs.Job{ID: fmt.Sprintf("own%02d", i), Tenant: "t", State: jobs.Queued}
+			if err := s.Put(ctx, &j, jobs.Event{Message: "made"}); err != nil {
+				t.Error(err)
+				return
+			}
+			got, err := s.Get(ctx, j.ID)
+			events, eerr := s.Events(ctx, j.ID, 0, 0)
+			if err != nil || eerr != nil || got.Version != 1 || len(events) != 1 {
+				t.Errorf("after its put: version %d, %d events, %v, %v", got.Version, len(events), err, eerr)
+			}
+			fight := jobs.Job{ID: fmt.Sprintf("key%02d", i), Tenant: "u", State: jobs.Queued, Terms: jobs.Terms{Idempotency: "one"}}
+			switch err := s.Put(ctx, &fight, jobs.Event{Message: "made"}); {
+			case err == nil:
+				won.Store(fight.ID, true)
+			case !errors.Is(err, jobs.ErrKeyTaken):
+				t.Errorf("second job of a key: %v, want ErrKeyTaken", err)
+			}
+		})
+	}
+	all.Wait()
+	list, err := s.List(ctx, jobs.Filter{Tenant: "t"})
+	must(t, err)
+	keyed, err := s.List(ctx, jobs.Filter{Tenant: "u"})
+	must(t, err)
+	if len(list) != writers || len(keyed) != 1 {
+		t.Fatalf("%d jobs and %d of one key, want %d and 1", len(list), len(keyed), writers)
+	}
+	if _, ok := won.Load(keyed[0].ID); !ok {
+		t.Errorf("%s is stored and was refused", keyed[0].ID)
 	}
 }
 
