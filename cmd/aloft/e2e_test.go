@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -106,8 +107,9 @@ func (o *output) String() string {
 }
 
 // aloft starts the binary in an empty environment but for env. HOME is a folder
-// of this run alone; the server hands it to its children, which is how a test
-// finds them. Whatever is left at the test's end is killed.
+// of this run alone; the server hands it to its engines, and LANG, which names it
+// too, to its jobs, whose home is their own: that is how a test finds them. Whatever
+// is left at the test's end is killed.
 func aloft(t *testing.T, env []string, args ...string) *command {
 	t.Helper()
 	bin, err := build()
@@ -116,7 +118,7 @@ func aloft(t *testing.T, env []string, args ...string) *command {
 	}
 	c := &command{Cmd: exec.Command(bin, args...), home: t.TempDir(), done: make(chan struct{})}
 	c.Dir, c.Stdout, c.Stderr = c.home, &c.out, &c.err
-	c.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.home, "TMPDIR=" + c.home}, env...)
+	c.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.home, "TMPDIR=" + c.home, "LANG=" + c.home}, env...)
 	c.WaitDelay = 5 * time.Second
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -132,7 +134,9 @@ func aloft(t *testing.T, env []string, args ...string) *command {
 }
 
 // running lists the processes of this run: itself and all below it.
-func (c *command) running() []int { return processes("HOME=" + c.home) }
+func (c *command) running() []int {
+	return slices.Compact(slices.Sorted(slices.Values(append(processes("HOME="+c.home), processes("LANG="+c.home)...))))
+}
 
 // processes lists those whose environment holds an entry.
 func processes(entry string) []int {
