@@ -15,7 +15,7 @@ import (
 // preempted runs an example, preempts it twice, and returns its end.
 func preempted(t *testing.T, command ...string) (jobs.Job, *jobs.Manager) {
 	t.Helper()
-	m, _ := newManager(t, t.TempDir(), jobs.Options{Templates: []jobs.Template{{Name: "e", Kind: jobs.KindTrain, Command: command, Grace: 20 * time.Second}}})
+	m, _ := newManager(t, t.TempDir(), jobs.Options{Templates: []jobs.Template{{Name: "e", Kind: jobs.KindTrain, Command: command, Grace: 20 * time.Second, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}}}})
 	j := submit(t, m, "e")
 	for range 2 {
 		heard := j.Progress.Heard

@@ -38,6 +38,7 @@ func TestFilesConfigs(t *testing.T) {
 		"scenarios": func(file string) error { _, err := scenario.Load(file); return err },
 		"alerts":    func(file string) error { return loadAlerts(file, metrics) },
 		".":         func(file string) error { _, err := loadConfig(file); return err },
+		"examples":  func(file string) error { _, err := loadConfig(file); return err },
 		"loadgen": func(file string) error {
 			text, err := os.ReadFile(file)
 			if err != nil {

@@ -260,8 +260,16 @@ func (s *server) openJobs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	local := &jobs.Local{RunDir: s.path("run"), Slog: s.log}
+	notes, err := local.Check(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range notes {
+		s.log.Info("jobs are not confined further", "because", n)
+	}
 	s.jobs, err = jobs.NewManager(jobs.Options{KeepFor: s.conf.Jobs.KeepFor, Schedules: schedules, Store: s.store, Files: s.store, Blobs: s.blobs, Caller: caller{s},
-		Executor: &jobs.Local{RunDir: s.path("run"), Slog: s.log}, Templates: s.conf.templates(), DataDir: s.data, Self: self,
+		Executor: local, Templates: s.conf.templates(), DataDir: s.data, Self: self,
 		BatchConcurrency: func(model string) int { return s.serving.concurrency(model, s.conf.Jobs.BatchRows) },
 		Serves:           func(model string) bool { return s.serving.set.Load().names[model] != nil },
 		OnChange:         func(jobs.Job) { s.arbiter.Kick() }}, s.log)
