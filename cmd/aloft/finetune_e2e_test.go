@@ -62,15 +62,16 @@ func untilTune(t *testing.T, client openai.Client, id string, statuses ...string
 	return j
 }
 
-func epochs(n int64) openai.FineTuningJobNewParamsHyperparameters {
-	return openai.FineTuningJobNewParamsHyperparameters{NEpochs: openai.FineTuningJobNewParamsHyperparametersNEpochsUnion{OfInt: openai.Int(n)}}
+func epochs(n int64) openai.FineTuningJobNewParamsMethod {
+	return openai.FineTuningJobNewParamsMethod{Type: "supervised", Supervised: openai.SupervisedMethodParam{
+		Hyperparameters: openai.SupervisedHyperparameters{NEpochs: openai.SupervisedHyperparametersNEpochsUnion{OfInt: openai.Int(n)}}}}
 }
 
 func goFineTune(t *testing.T, client openai.Client) {
 	training := exampleFile(t, client, 20, "")
 	made, err := client.FineTuning.Jobs.New(t.Context(), openai.FineTuningJobNewParams{Model: lm, TrainingFile: training,
 		ValidationFile: openai.String(exampleFile(t, client, 3, "")), Suffix: openai.String("psalms"), Seed: openai.Int(7),
-		Metadata: shared.Metadata{"from": "go"}, Hyperparameters: epochs(3)})
+		Metadata: shared.Metadata{"from": "go"}, Method: epochs(3)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func eventuallySaid(t *testing.T, client openai.Client, id, want string) bool {
 }
 
 func goFineTuneHeld(t *testing.T, client openai.Client) {
-	made, err := client.FineTuning.Jobs.New(t.Context(), openai.FineTuningJobNewParams{Model: lm, TrainingFile: exampleFile(t, client, 3000, ""), Hyperparameters: epochs(50)})
+	made, err := client.FineTuning.Jobs.New(t.Context(), openai.FineTuningJobNewParams{Model: lm, TrainingFile: exampleFile(t, client, 3000, ""), Method: epochs(50)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +177,7 @@ func goFineTuneErrors(t *testing.T, client openai.Client) {
 	wantError(t, err, 400, "model_not_available", "model")
 	_, err = client.FineTuning.Jobs.New(ctx, openai.FineTuningJobNewParams{Model: lm, TrainingFile: "file-none"})
 	wantError(t, err, 400, "invalid_value", "training_file")
-	_, err = client.FineTuning.Jobs.New(ctx, openai.FineTuningJobNewParams{Model: lm, TrainingFile: good, Hyperparameters: epochs(1000)})
+	_, err = client.FineTuning.Jobs.New(ctx, openai.FineTuningJobNewParams{Model: lm, TrainingFile: good, Method: epochs(1000)})
 	wantError(t, err, 400, "invalid_value", "hyperparameters.n_epochs")
 	_, err = client.FineTuning.Jobs.Get(ctx, "ftjob-none")
 	wantError(t, err, 404, "not_found", "")

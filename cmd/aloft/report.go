@@ -224,7 +224,7 @@ func (s statusSource) Report(since time.Time) any {
 	if len(hours) > 0 && hours[0].Start.After(since) {
 		r.Since = hours[0].Start
 	}
-	for _, v := range (variantDesk{s.server}).Variants() {
+	for _, v := range variantDesk(s).Variants() {
 		if v.Gain.After != nil {
 			r.Variants = append(r.Variants, v)
 		}
