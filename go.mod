@@ -35,6 +35,8 @@ require (
 
 require github.com/netresearch/go-cron v0.9.1
 
+require github.com/creack/pty v1.1.24
+
 require (
 	github.com/BurntSushi/toml v1.5.0 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect

@@ -27,6 +27,9 @@ type source interface {
 	io.Closer
 }
 
+// waking is a source that says when there is more.
+type waking interface{ Wake() <-chan struct{} }
+
 // following is the body of an answer that goes on while something grows. It ends
 // with its source, when the client leaves, or in the first moments of a drain,
 // which it must not hold up.
@@ -73,6 +76,10 @@ func (f *following) WriteTo(w io.Writer) (n int64, err error) {
 	defer f.s.watch.remove(&seat)
 	tick := time.NewTicker(followPoll)
 	defer tick.Stop()
+	var more <-chan struct{} // nil: it is looked at again and again
+	if w, ok := f.source.(waking); ok {
+		more = w.Wake()
+	}
 	for spoke := time.Now(); ; {
 		piece, over, err := f.source.next()
 		if err == nil && len(piece) == 0 && !over && f.beat != nil && time.Since(spoke) >= f.s.opt.HeartbeatAfter {
@@ -101,6 +108,7 @@ func (f *following) WriteTo(w io.Writer) (n int64, err error) {
 		}
 		select {
 		case <-tick.C:
+		case <-more:
 		case <-f.life.Done():
 			return n, f.life.Err()
 		}

@@ -16,6 +16,7 @@ type Jobs interface {
 	JobRecords
 	JobControl
 	JobHistory
+	JobSessions
 }
 
 // JobRecords makes and shows jobs.
@@ -50,7 +51,7 @@ func (s *Server) jobRoutes(get func(handler) map[string]handler) []*route {
 	post := func(h handler) map[string]handler { return map[string]handler{"POST": h} }
 	all, job := get(s.listJobs), get(s.getJob)
 	all["POST"], job["DELETE"] = s.createJob, s.deleteJob
-	return []*route{
+	return append(s.sessionRoutes(get), []*route{
 		{path: "/aloft/v1/jobs", role: either, methods: all},
 		{path: one, suffix: "/cancel", role: either, methods: post(s.change(Jobs.Cancel))},
 		{path: one, suffix: "/pause", role: either, methods: post(s.change(Jobs.Pause))},
@@ -61,7 +62,7 @@ func (s *Server) jobRoutes(get func(handler) map[string]handler) []*route {
 		{path: one, suffix: "/checkpoints", role: either, methods: get(s.jobCheckpoints)},
 		{path: one, role: either, methods: job},
 		{path: "/aloft/v1/templates", role: either, methods: get(s.listTemplates)},
-	}
+	}...)
 }
 
 // jobObject is a job as /aloft/v1/jobs shows it; times are Unix seconds.
@@ -81,6 +82,7 @@ type jobObject struct {
 	Slices   []string          `json:"slices,omitempty"`
 	Result   json.RawMessage   `json:"result,omitempty"`
 	Progress jobProgress       `json:"progress"`
+	Session  *sessionObject    `json:"session,omitempty"`
 	jobTerms
 	jobTimes
 }
@@ -150,6 +152,7 @@ func (x *exchange) jobOf(j jobs.Job) jobObject {
 	if l := j.Limits; l != (jobs.Limits{}) {
 		o.Limits = &jobLimits{l.CPUs, l.Memory, l.Disk, l.Log, l.RunTime.Seconds()}
 	}
+	o.Session = sessionOf(j)
 	if string(o.Result) == "null" {
 		o.Result = nil
 	}
@@ -237,6 +240,9 @@ func (s *Server) wanted(x *exchange) (w jobsWanted, err error) {
 	}
 	w.name, w.template = string(q.Peek("name")), string(q.Peek("template"))
 	w.Filter = jobs.Filter{Tenant: x.tenant, Kind: jobs.Kind(q.Peek("kind")), After: string(q.Peek("after"))}
+	if x.route.path == sessionsPath {
+		w.Kind = jobs.KindSession
+	}
 	if x.admin() {
 		w.Tenant = string(q.Peek("tenant"))
 	}

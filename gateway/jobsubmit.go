@@ -66,18 +66,24 @@ func (s *Server) createJob(x *exchange) {
 	case in.Template == "" && !slices.Contains(commandKinds, in.Kind):
 		err = invalid("kind", openai.CodeValue, "kind is %.40q, want one of %v", in.Kind, commandKinds)
 	default:
-		if in.Template == "" {
-			err = s.mayCommand(x)
-		}
-		if err == nil {
-			j, err = in.job()
-		}
-		if err == nil {
-			j.Tenant = x.tenant
-			j, err = s.deps.Jobs.Submit(s.base, j)
-		}
+		j, err = s.submit(x, &in, nil)
 	}
 	s.job(x, j, err)
+}
+
+// submit hands the wish on, of a session with what it adds.
+func (s *Server) submit(x *exchange, in *jobWish, session *jobs.Session) (j jobs.Job, err error) {
+	if in.Template == "" {
+		err = s.mayCommand(x)
+	}
+	if err == nil {
+		j, err = in.job()
+	}
+	if err != nil {
+		return jobs.Job{}, err
+	}
+	j.Tenant, j.Session = x.tenant, session
+	return s.deps.Jobs.Submit(s.base, j)
 }
 
 // commandKinds are the kinds that a command can be.

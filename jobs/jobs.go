@@ -137,13 +137,6 @@ type Limits struct {
 	RunTime time.Duration // of all its runs together
 }
 
-// Session is what an interactive job adds.
-type Session struct {
-	Idle   time.Duration // reclaimed after so long without activity; 0 = the server's default
-	Active time.Time     // when somebody last used it
-	Warned time.Time     // when it was told that it will be reclaimed; zero = it is not idle
-}
-
 // Times are a job's moments; zero = not yet.
 type Times struct {
 	Created    time.Time

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"aloft/gpu"
@@ -156,17 +157,33 @@ func (l Local) member(ctx context.Context, r *localRun, rank int, meet string) e
 		lines.close()
 		return fmt.Errorf("give the folder to the job's user: %w", err)
 	}
+	var slave *os.File // the program's end of its terminal
+	if j.Kind == KindSession {
+		if r.term, slave, err = newTerminal(); err == nil {
+			defer slave.Close()
+			err = own(slave.Name(), r.user)
+		}
+		if err != nil {
+			lines.close()
+			r.term.close()
+			return err
+		}
+	}
 	p, err := proc.Start(ctx, proc.Spec{
 		Name: fmt.Sprintf("job %s rank %d", j.ID, rank), Path: j.Command[0], Args: j.Command[1:],
 		Env: l.env(r, rank, dir, meet), Dir: r.launch.CheckpointDir, Nice: l.Nice,
 		Stdout: r.out, Stderr: r.out, ExtraFiles: []*os.File{lines.write}, RunDir: l.RunDir,
-		Limits: proc.Limits{CPUs: j.Limits.CPUs, Memory: j.Limits.Memory, FileSize: j.Limits.Disk}, User: r.user,
+		Limits: proc.Limits{CPUs: j.Limits.CPUs, Memory: j.Limits.Memory, FileSize: j.Limits.Disk}, User: r.user, Terminal: slave,
 	})
 	if err != nil {
 		lines.close()
+		r.term.close()
 		return err
 	}
 	r.members = append(r.members, p)
+	if t := r.term; t != nil {
+		r.reports.Go(func() { t.pump(p.Done(), func(b []byte) { _, _ = r.out.Write(b) }) })
+	}
 	report := r.launch.Report
 	if rank > 0 || report == nil { // one member speaks for all
 		report = func(Report) {}
@@ -190,6 +207,9 @@ func (l Local) env(r *localRun, rank int, scratch, meet string) []string {
 		}
 	}
 	env = append(env, "HOME="+scratch, "TMPDIR="+scratch)
+	if r.term != nil {
+		env = append(env, "TERM=xterm-256color") // what nearly every terminal understands
+	}
 	env = append(env, launch.Env...)
 	env = append(env, confine...)
 	env = append(env,
@@ -237,6 +257,7 @@ type localRun struct {
 	members []*proc.Process
 	reports sync.WaitGroup
 	out     *cappedLog
+	term    *Terminal // of a session; nil = none
 	ended   chan struct{}
 	exit    Exit
 
@@ -245,6 +266,9 @@ type localRun struct {
 	forced bool
 	over   string // the limit that was exceeded, in words
 }
+
+// Terminal is a session's, nil of other jobs.
+func (r *localRun) Terminal() *Terminal { return r.term }
 
 // Wait implements Run.
 func (r *localRun) Wait() Exit {
@@ -271,7 +295,12 @@ func (r *localRun) Preempt(grace time.Duration) {
 func (r *localRun) stop(grace time.Duration) {
 	var all sync.WaitGroup
 	for _, p := range r.members {
-		all.Go(func() { p.Stop(grace) })
+		all.Go(func() {
+			if r.term != nil && grace > 0 { // a shell ends by this, and heeds no SIGTERM
+				_ = p.Signal(syscall.SIGHUP)
+			}
+			p.Stop(grace)
+		})
 	}
 	all.Wait()
 }

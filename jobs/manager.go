@@ -215,6 +215,7 @@ func (m *Manager) freshen(j *Job) {
 	m.mu.Unlock()
 	if r != nil {
 		r.freshen(j)
+		m.freshenSession(j, r)
 	}
 }
 

@@ -21,6 +21,7 @@ type Options struct {
 	Executor  Executor
 	Templates []Template
 	Schedules []Schedule
+	Sessions  Sessions
 
 	DataDir string // checkpoints, logs and the output of unfinished batches live below it
 	Self    string // path of the aloft binary, for "{aloft}" in templates
@@ -71,7 +72,7 @@ func (o Options) Validate() error {
 		o.KeepFor < 0, o.KeepCheckpoints < 0, o.JobRetry.First < 0, o.JobRetry.Most < 0, o.Retry.First < 0, o.Retry.Most < 0, o.Retry.Attempts < 0:
 		return errors.New("jobs: a bound is negative")
 	}
-	if err := validTemplates(o.Templates); err != nil {
+	if err := errors.Join(o.Sessions.validate(), validTemplates(o.Templates)); err != nil {
 		return err
 	}
 	return validSchedules(o.Schedules, byName(o.Templates))
@@ -109,6 +110,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.JobRetry.Most, 10*time.Minute)
 	setDefault(&o.KeepFor, DefaultKeepFor)
 	setDefault(&o.KeepCheckpoints, 3)
+	o.Sessions = o.Sessions.withDefaults()
 	if o.BatchConcurrency == nil {
 		o.BatchConcurrency = func(string) int { return 8 }
 	}

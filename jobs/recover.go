@@ -40,6 +40,9 @@ func recoverJob(j *Job) error {
 		j.step(Cancelled, now)
 	case !j.Pausing.IsZero():
 		j.step(Paused, now)
+	case j.Kind == KindSession: // whoever used it has lost it already
+		j.step(Expired, now)
+		j.Error = "the server ended while it ran"
 	default:
 		j.step(Queued, now)
 	}

@@ -125,6 +125,9 @@ func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
 	}
 	r.mu.Lock()
 	r.heard = true
+	if rep.Heartbeat {
+		r.touched = now
+	}
 	r.progress = r.progress.advance(rep, r.from, r.began, now)
 	saving := time.Duration(min(max(rep.Saving, 0), 1e6) * float64(time.Second))
 	if rep.Checkpoint != "" {

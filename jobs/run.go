@@ -16,6 +16,7 @@ import (
 // and the record says so.
 type run struct {
 	started chan struct{} // closed when exec is set, or the start failed
+	ended   chan struct{} // closed when no process is left
 	done    chan struct{} // closed when the slice is free and the record stored
 	exec    Run           // nil if the start failed
 
@@ -29,7 +30,9 @@ type run struct {
 	asked    time.Time // when it was first told to save; zero = not yet, or it has saved since
 	stopped  bool      // it was told to save
 	stored   time.Time
-	tune     *tuneRun // of a fine-tuning job; belongs to the reader of reports
+	touched  time.Time // of a session: when its program last said that it is used
+	why      string    // of a session: why it was told to end
+	tune     *tuneRun  // of a fine-tuning job; belongs to the reader of reports
 }
 
 // progressEvery bounds how often plain progress is stored; checkpoints and
@@ -44,7 +47,7 @@ func (m *Manager) Start(ctx context.Context, id string, lent []gpu.Slice) error 
 	if len(lent) == 0 {
 		return fmt.Errorf("start job %s: no slice given", id)
 	}
-	r := &run{started: make(chan struct{}), done: make(chan struct{})}
+	r := &run{started: make(chan struct{}), ended: make(chan struct{}), done: make(chan struct{})}
 	if err := m.enroll(id, r); err != nil {
 		return err
 	}
@@ -148,13 +151,19 @@ func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r 
 		j.step(Running, time.Now())
 		r.freshen(j)
 		begin.begun(j)
+		if j.Session != nil {
+			j.Session = j.Session.begun(time.Now())
+		}
 		return nil
 	})
 	close(r.started)
 	if err != nil || !j.Cancelling.IsZero() || !j.Pausing.IsZero() {
 		r.exec.Preempt(m.grace(j)) // not recorded as running, or cancelled meanwhile: it must not run on
 	}
-	go m.watch(j.ID, r) // counted by enroll
+	if j.Kind == KindSession {
+		m.work.Go(func() { m.mind(ctx, j, r) })
+	}
+	go m.watch(id, r) // counted by enroll
 	return err
 }
 
@@ -171,6 +180,7 @@ func (m *Manager) grace(j Job) time.Duration {
 func (m *Manager) watch(id string, r *run) {
 	defer m.release(id, r)
 	end := r.exec.Wait()
+	close(r.ended)
 	m.endured(r.ran(time.Now()), r.wasAsked())
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		j, err := m.ended(context.Background(), id, r, end)
@@ -209,6 +219,9 @@ func (m *Manager) ended(ctx context.Context, id string, r *run, end Exit) (Job, 
 		to, why := outcome(*j, end, r.savedOne())
 		if to == Succeeded && lost != nil {
 			to, why = Failed, lost.Error()
+		}
+		if j.Kind == KindSession {
+			to, why = sessionOutcome(to, why, r.whyOver())
 		}
 		doubt := r.doubtful()
 		switch {
@@ -286,7 +299,11 @@ func (m *Manager) Preempt(ctx context.Context, id string, grace time.Duration) e
 		grace = m.grace(j)
 	}
 	r.ask(time.Now())
-	r.exec.Preempt(graceWithin(ctx, grace)) // also when the store failed: the slice is wanted back
+	grace = graceWithin(ctx, grace)
+	if j.Kind == KindSession {
+		grace = m.sessionGrace(ctx, j, r, grace)
+	}
+	r.exec.Preempt(grace) // also when the store failed: the slice is wanted back
 	select {
 	case <-r.done:
 		return err

@@ -41,6 +41,9 @@ func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
 	if err := j.validate(now); err != nil {
 		return Job{}, err
 	}
+	if err := m.fillSession(ctx, &j); err != nil {
+		return Job{}, err
+	}
 	j.Terms.Asked = asked
 	prefix := "job_"
 	if j.FineTune != nil {

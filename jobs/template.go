@@ -31,6 +31,7 @@ type Template struct {
 	Retries     int           // of jobs that name none
 	KeepFor     time.Duration // of jobs that name none, and the most they can ask for; 0 = Options.KeepFor
 	Limits      Limits        // a job can only lower them
+	Session     SessionTerms  // kind session only
 	Checkpoints string        // folder below which each job has its own; "" = in the data folder
 }
 
@@ -127,6 +128,10 @@ func (t Template) validTerms() error {
 		return errors.New("a limit is negative")
 	case t.Checkpoints != "": // better refused than ignored
 		return fmt.Errorf("checkpoint folder %q: another folder than the data folder's is not there yet", t.Checkpoints)
+	case t.Session != (SessionTerms{}) && t.Kind != KindSession:
+		return fmt.Errorf("session is for kind session, not %s", t.Kind)
+	case t.Session.Idle < 0 || t.Session.Life < 0:
+		return errors.New("a time of session is negative")
 	}
 	return nil
 }

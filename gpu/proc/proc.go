@@ -59,6 +59,9 @@ type Spec struct {
 	RunDir         string // where pid files live; "" = none, and Reap cannot help
 	Limits         Limits
 	User           *User // nil = ours
+	// Terminal is the program's end of a pseudo-terminal: its input, output and
+	// controlling terminal, in place of Stdout and Stderr. nil = none.
+	Terminal *os.File
 }
 
 // Validate says what is wrong with s, in one line.
@@ -147,6 +150,11 @@ func Start(ctx context.Context, s Spec) (*Process, error) {
 	// A group, not a session: with autogroup scheduling each session is its own
 	// CPU share and nice means nothing between them.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if s.Terminal != nil {
+		// A terminal is controlled by a session, which is a group as well.
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = s.Terminal, s.Terminal, s.Terminal
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Pdeathsig: syscall.SIGKILL}
+	}
 	s.User.as(cmd)
 	group, started := weigh(weightRoot(), mark, s.Nice, cmd)
 	defer started()
