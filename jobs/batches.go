@@ -27,7 +27,7 @@ func (m *Manager) CreateBatch(ctx context.Context, s BatchSpec) (Batch, error) {
 	now := time.Now()
 	window, _ := time.ParseDuration(s.Window) // checked by Validate
 	id := newID("batch_", now)
-	if err := m.reserveBatch(id, f.ID, m.opt.MaxBatches); err != nil {
+	if err := m.reserveBatch(id, f.ID, maxBatches); err != nil {
 		return Batch{}, err
 	}
 	j, err := m.add(ctx, Job{

@@ -28,7 +28,6 @@ type Options struct {
 
 	Grace        time.Duration // checkpoint signal to kill where a job names none; 10 s
 	MaxOpen      int           // unfinished jobs, more are refused; 10,000
-	MaxBatches   int           // unfinished batches, more are refused; 256
 	MaxFileBytes int64         // of one uploaded file; 512 MiB
 	Retry        Retry         // of batch rows
 	JobRetry     Retry         // pauses before a failed job's retries: 10 s, doubled up to 10 min
@@ -47,6 +46,9 @@ type Options struct {
 	// may overtake each other: it is a hint to look, and must not block.
 	OnChange func(Job)
 }
+
+// maxBatches bounds unfinished batches, more are refused.
+const maxBatches = 256
 
 // DefaultKeepFor is how long what nobody says otherwise about is kept.
 const DefaultKeepFor = 7 * 24 * time.Hour
@@ -68,7 +70,7 @@ func (o Options) Validate() error {
 		return errors.New("jobs: caller and executor are required")
 	case o.DataDir == "":
 		return errors.New("jobs: no data folder given")
-	case o.Grace < 0, o.MaxOpen < 0, o.MaxBatches < 0, o.MaxFileBytes < 0,
+	case o.Grace < 0, o.MaxOpen < 0, o.MaxFileBytes < 0,
 		o.KeepFor < 0, o.KeepCheckpoints < 0, o.JobRetry.First < 0, o.JobRetry.Most < 0, o.Retry.First < 0, o.Retry.Most < 0, o.Retry.Attempts < 0:
 		return errors.New("jobs: a bound is negative")
 	}
@@ -101,7 +103,6 @@ func validTemplates(list []Template) error {
 func (o Options) withDefaults() Options {
 	setDefault(&o.Grace, 10*time.Second)
 	setDefault(&o.MaxOpen, 10_000)
-	setDefault(&o.MaxBatches, 256)
 	setDefault(&o.MaxFileBytes, 512<<20)
 	setDefault(&o.Retry.First, 200*time.Millisecond)
 	setDefault(&o.Retry.Most, 30*time.Second)

@@ -101,11 +101,13 @@ const (
 	reclaim            // end it
 )
 
-// idleness decides about a session that runs since began and was last used at
-// last. ends is when it is reclaimed if nobody uses it, look when to decide again.
-func idleness(s Session, began, last, now time.Time, lead time.Duration) (v due, ends, look time.Time) {
-	last = latest(last, began)
-	idle, life := last.Add(s.Idle), began.Add(s.Life)
+// use is since when a session runs, and when it was last used.
+type use struct{ began, last time.Time }
+
+// idleness decides about a session that is warned so long before its end. ends is
+// when it is reclaimed if nobody uses it, look when to decide again.
+func idleness(s Session, u use, now time.Time, lead time.Duration) (v due, ends, look time.Time) {
+	idle, life := latest(u.last, u.began).Add(s.Idle), u.began.Add(s.Life)
 	ends, lead = idle, min(lead, s.Idle/2)
 	if life.Before(idle) {
 		ends, lead = life, min(lead, s.Life/2)
@@ -140,7 +142,7 @@ func (m *Manager) mind(ctx context.Context, j Job, r *run) {
 	r.mu.Unlock()
 	for {
 		last := r.used()
-		v, ends, look := idleness(s, began, last, time.Now(), m.opt.Sessions.Warn)
+		v, ends, look := idleness(s, use{began, last}, time.Now(), m.opt.Sessions.Warn)
 		why := sessionWords(s, began, ends)
 		switch {
 		case v == reclaim:
@@ -283,7 +285,7 @@ func (m *Manager) freshenSession(j *Job, r *run) {
 	r.mu.Lock()
 	began := r.began
 	r.mu.Unlock()
-	_, own.Ends, _ = idleness(own, began, own.Active, time.Now(), m.opt.Sessions.Warn)
+	_, own.Ends, _ = idleness(own, use{began, own.Active}, time.Now(), m.opt.Sessions.Warn)
 	own.Active = latest(own.Active, began)
 	j.Session = &own
 }

@@ -33,7 +33,7 @@ func TestIdleness(t *testing.T) {
 		{"busy, warned of the end of its life", 59, 59, 2 * time.Minute, warn, 60, 60},
 		{"busy beyond its life", 60, 60, 2 * time.Minute, reclaim, 60, -1},
 	} {
-		v, ends, look := idleness(s, begin, at(tt.last), at(tt.now), tt.lead)
+		v, ends, look := idleness(s, use{begin, at(tt.last)}, at(tt.now), tt.lead)
 		wantLook := at(tt.look)
 		if tt.look < 0 {
 			wantLook = time.Time{}
