@@ -141,13 +141,13 @@ func (s *Server) sessionOutput(x *exchange) {
 func (s *Server) sessionInput(x *exchange) {
 	t, err := s.ownTerminal(x)
 	if err == nil && string(x.c.Request.Header.ContentType()) != "application/octet-stream" {
-		err = invalid("", "", "input is sent as application/octet-stream")
+		err = unsupported("content type %q is not supported, want application/octet-stream", x.c.Request.Header.ContentType())
 	}
 	if err != nil {
 		s.fail(x, err)
 		return
 	}
-	body, err := s.readBody(x.c)
+	body, err := s.readAny(x.c)
 	defer func() { s.bodies.Add(-weight(body)) }()
 	taken := 0
 	switch {

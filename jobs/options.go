@@ -74,7 +74,7 @@ func (o Options) Validate() error {
 		o.KeepFor < 0, o.KeepCheckpoints < 0, o.JobRetry.First < 0, o.JobRetry.Most < 0, o.Retry.First < 0, o.Retry.Most < 0, o.Retry.Attempts < 0:
 		return errors.New("jobs: a bound is negative")
 	}
-	if err := errors.Join(o.Sessions.validate(), validTemplates(o.Templates)); err != nil {
+	if err := errors.Join(o.Sessions.Validate(), validTemplates(o.Templates)); err != nil {
 		return err
 	}
 	return validSchedules(o.Schedules, byName(o.Templates))

@@ -17,9 +17,13 @@ type Sessions struct {
 	PerTenant int           // unfinished sessions of a tenant, more are refused; 4
 }
 
-func (s Sessions) validate() error {
-	if s.Idle < 0 || s.MostIdle < 0 || s.Warn < 0 || s.Life < 0 || s.PerTenant < 0 {
-		return fmt.Errorf("jobs: a bound of sessions is negative: %+v", s)
+// Validate checks that no bound is negative, and that what nobody asks for may be.
+func (s Sessions) Validate() error {
+	switch {
+	case s.Idle < 0 || s.MostIdle < 0 || s.Warn < 0 || s.Life < 0 || s.PerTenant < 0:
+		return fmt.Errorf("a bound of sessions is negative: %+v", s)
+	case s.MostIdle > 0 && s.withDefaults().Idle > s.MostIdle:
+		return fmt.Errorf("sessions that say nothing are idle for %v, at most %v may be asked for", s.withDefaults().Idle, s.MostIdle)
 	}
 	return nil
 }

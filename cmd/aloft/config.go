@@ -133,6 +133,7 @@ type JobsConfig struct {
 	Blobs      string           `yaml:"blobs"`         // bucket URL; "" = a folder below the data folder
 	Free       bool             `yaml:"free_commands"` // admins may submit programs of their own
 	KeepFor    time.Duration    `yaml:"keep_for"`      // finished jobs, unless they or their template say otherwise
+	Sessions   SessionsConfig   `yaml:"sessions"`
 	Templates  []TemplateConfig `yaml:"templates"`
 	Schedules  []ScheduleConfig `yaml:"schedules"`
 }

@@ -28,6 +28,23 @@ type TemplateConfig struct {
 	Limits      JobLimitsConfig   `yaml:"limits"`
 	Checkpoints string            `yaml:"checkpoints"`
 	FineTune    FineTuneConfig    `yaml:"fine_tune"`
+	Session     SessionConfig     `yaml:"session"`
+}
+
+// SessionConfig is what a template of kind session says; 0 = jobs.sessions.
+type SessionConfig struct {
+	Idle    time.Duration `yaml:"idle"`
+	Longest time.Duration `yaml:"longest"`
+	Yields  bool          `yaml:"yields"` // other jobs may take the slice also while it is used
+}
+
+// SessionsConfig bounds sessions.
+type SessionsConfig struct {
+	Idle      time.Duration `yaml:"idle"`      // of those that say nothing
+	MostIdle  time.Duration `yaml:"most_idle"` // the longest that may be asked for
+	Warn      time.Duration `yaml:"warn"`      // so long before the end
+	Longest   time.Duration `yaml:"longest"`   // that one runs, however busy
+	PerTenant int           `yaml:"per_tenant"`
 }
 
 // JobLimitsConfig bounds what a job of a template may use; 0 = no limit.
@@ -73,7 +90,8 @@ func (c *Config) templates() []jobs.Template {
 		j := jobs.Template{Name: t.Name, Kind: jobs.Kind(t.Kind), Command: t.Command, Shape: t.Shape,
 			MinWidth: t.Width.Min, MaxWidth: t.Width.Max, Priority: t.Priority, Grace: t.Grace, FineTunes: t.FineTune.Models,
 			Expected: t.Expected, Deadline: t.Deadline, Retries: t.Retries, KeepFor: t.KeepFor, Checkpoints: t.Checkpoints,
-			Limits: jobs.Limits{CPUs: l.CPUs, Memory: l.Memory, Disk: l.Disk, Log: l.Log, RunTime: l.RunTime}}
+			Session: jobs.SessionTerms{Idle: t.Session.Idle, Life: t.Session.Longest, Yields: t.Session.Yields},
+			Limits:  jobs.Limits{CPUs: l.CPUs, Memory: l.Memory, Disk: l.Disk, Log: l.Log, RunTime: l.RunTime}}
 		for k, v := range t.Env {
 			j.Env = append(j.Env, k+"="+v)
 		}
@@ -88,6 +106,11 @@ func (c *Config) templates() []jobs.Template {
 		out = append(out, j)
 	}
 	return out
+}
+
+func (c *Config) sessions() jobs.Sessions {
+	s := c.Jobs.Sessions
+	return jobs.Sessions{Idle: s.Idle, MostIdle: s.MostIdle, Warn: s.Warn, Life: s.Longest, PerTenant: s.PerTenant}
 }
 
 // parseCron reads the five fields of a cron line, in a zone. "CRON_TZ=" of the
@@ -142,6 +165,9 @@ func (c *Config) validateJobs() error {
 	}
 	if _, err := c.schedules(); err != nil {
 		return err
+	}
+	if err := c.sessions().Validate(); err != nil {
+		return at("jobs.sessions", "%w", err)
 	}
 	if c.Jobs.KeepFor < 0 {
 		return at("jobs.keep_for", "%v is negative", c.Jobs.KeepFor)

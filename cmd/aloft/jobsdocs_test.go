@@ -23,7 +23,7 @@ func TestDocsJobs(t *testing.T) {
 	general := map[string]bool{"help": true, "url": true, "key": true, "ca": true, "data": true, "json": true}
 	commands := 0
 	for _, group := range k.Model.Children {
-		if !slices.Contains([]string{"batch", "jobs"}, group.Name) {
+		if !slices.Contains([]string{"batch", "jobs", "session"}, group.Name) {
 			continue
 		}
 		for _, c := range group.Children {

@@ -26,6 +26,7 @@ type jobObject struct {
 	Tried       int
 	jobWhen
 	Progress jobProgress
+	Session  *sessionObject
 	Result   json.RawMessage
 }
 

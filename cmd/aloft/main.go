@@ -28,7 +28,10 @@ type cli struct {
 	Load  loadCmd  `cmd:"" help:"Put load on an OpenAI-compatible server and report what can be believed."`
 	Batch batchCmd `cmd:"" help:"OpenAI batch files."`
 	Jobs  jobsCmd  `cmd:"" help:"Jobs that borrow slices."`
-	Keys  struct {
+
+	Session sessionCmd `cmd:"" help:"A shell or notebook on a slice."`
+
+	Keys struct {
 		Make   keysMakeCmd   `cmd:"" help:"Make a key and print its secret, this once."`
 		List   keysListCmd   `cmd:"" help:"List keys with their limits and use."`
 		Rotate keysRotateCmd `cmd:"" help:"Give a key a new secret and print it, this once."`

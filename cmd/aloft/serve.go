@@ -268,7 +268,7 @@ func (s *server) openJobs(ctx context.Context) error {
 	for _, n := range notes {
 		s.log.Info("jobs are not confined further", "because", n)
 	}
-	s.jobs, err = jobs.NewManager(jobs.Options{KeepFor: s.conf.Jobs.KeepFor, Schedules: schedules, Store: s.store, Files: s.store, Blobs: s.blobs, Caller: caller{s},
+	s.jobs, err = jobs.NewManager(jobs.Options{KeepFor: s.conf.Jobs.KeepFor, Schedules: schedules, Sessions: s.conf.sessions(), Store: s.store, Files: s.store, Blobs: s.blobs, Caller: caller{s},
 		Executor: local, Templates: s.conf.templates(), DataDir: s.data, Self: self,
 		BatchConcurrency: func(model string) int { return s.serving.concurrency(model, s.conf.Jobs.BatchRows) },
 		Serves:           func(model string) bool { return s.serving.set.Load().names[model] != nil },

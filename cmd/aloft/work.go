@@ -65,6 +65,9 @@ func (w *work) Jobs() ([]arbiter.Job, error) {
 			a.Deadline, a.Rest = j.Deadline, restOf(j, max(1, a.MinWidth))
 			a.Preempted = w.stopped(j.ID)
 		}
+		if inUse(j) {
+			a.Priority = aboveAll
+		}
 		out = append(out, a)
 	}
 	for _, left := range offline { // their batch has ended: the loan is over
@@ -74,6 +77,15 @@ func (w *work) Jobs() ([]arbiter.Job, error) {
 	}
 	w.last = slices.Clone(out)
 	return out, nil
+}
+
+// aboveAll is a priority that no user can ask for.
+const aboveAll = 1000
+
+// inUse reports whether somebody works in the job: no other job takes its slice
+// then. Serving does, from jobs of less priority first; the session is warned.
+func inUse(j jobs.Job) bool {
+	return j.Session != nil && j.State == jobs.Running && j.Session.Warned.IsZero() && !j.Session.Yields
 }
 
 // restOf is how long a job is thought to run yet on so many slices; 0 = nobody knows.
