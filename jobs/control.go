@@ -88,6 +88,8 @@ func (m *Manager) Retry(ctx context.Context, id string) (Job, error) {
 		switch {
 		case j.Kind == KindBatch:
 			return invalid("id", "job %s is a batch: make a new one of its error file's rows", id)
+		case j.Kind == KindSession:
+			return invalid("id", "job %s is a session, which cannot go on: open a new one", id)
 		case j.State != Failed && j.State != Cancelled:
 			return fmt.Errorf("retry job %s: it is %s, not failed or cancelled: %w", id, j.State, ErrConflict)
 		}

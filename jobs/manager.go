@@ -26,6 +26,8 @@ type Manager struct {
 	stop context.CancelCauseFunc
 	work sync.WaitGroup // every goroutine of ours
 
+	entering sync.Mutex // new sessions, one at a time: a tenant's are counted
+
 	mu        sync.Mutex
 	templates map[string]Template // replaced whole, never changed
 	closed    bool

@@ -65,6 +65,23 @@ func TestSessionOutcome(t *testing.T) {
 	}
 }
 
+// A server that was killed leaves no session to be begun again.
+func TestSessionIsNotRecovered(t *testing.T) {
+	for _, tt := range []struct {
+		kind      Kind
+		cancelled bool
+		want      State
+	}{{KindSession, false, Expired}, {KindSession, true, Cancelled}, {KindTrain, false, Queued}} {
+		j := Job{Kind: tt.kind, State: Running}
+		if tt.cancelled {
+			j.Cancelling = time.Unix(1, 0)
+		}
+		if err := recoverJob(&j); err != nil || j.State != tt.want {
+			t.Errorf("%s, cancelled %v: %s, %v; want %s", tt.kind, tt.cancelled, j.State, err, tt.want)
+		}
+	}
+}
+
 // Output without end neither fills memory nor waits for nobody; with a reader
 // that takes it all arrives.
 func TestTerminalIsBounded(t *testing.T) {

@@ -153,6 +153,19 @@ func TestPreemptedSessionIsOver(t *testing.T) {
 	}
 }
 
+// A session does not outlive the server, and is not begun again by the next.
+func TestSessionEndsWithTheServer(t *testing.T) {
+	dir := t.TempDir()
+	m, stop := newManager(t, dir, jobs.Options{})
+	j := openSession(t, m, nil)
+	stop()
+	m, _ = newManager(t, dir, jobs.Options{})
+	got, err := m.Get(t.Context(), j.ID)
+	if err != nil || got.State != jobs.Expired || got.Error != "the server was stopped" {
+		t.Errorf("%s, %q, %v", got.State, got.Error, err)
+	}
+}
+
 func TestSessionsAreBounded(t *testing.T) {
 	m, _ := newManager(t, t.TempDir(), jobs.Options{Sessions: jobs.Sessions{PerTenant: 1, Life: time.Hour}})
 	ask := func(change func(*jobs.Job)) error {
@@ -179,6 +192,20 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 	if err := ask(func(*jobs.Job) {}); !errors.Is(err, jobs.ErrConflict) {
 		t.Errorf("a second session of the tenant: %v", err)
+	}
+	list, err := m.List(t.Context(), jobs.Filter{Kind: jobs.KindSession})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%d sessions, %v", len(list), err)
+	}
+	if _, err := m.Cancel(t.Context(), list[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	var bad *jobs.InvalidError
+	if _, err := m.Retry(t.Context(), list[0].ID); !errors.As(err, &bad) {
+		t.Errorf("a session that has ended goes on: %v", err)
+	}
+	if err := ask(func(*jobs.Job) {}); err != nil {
+		t.Errorf("after the first has ended: %v", err)
 	}
 	if err := ask(func(j *jobs.Job) { j.Tenant = "blue" }); err != nil {
 		t.Errorf("another tenant's first: %v", err)

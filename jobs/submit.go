@@ -41,6 +41,10 @@ func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
 	if err := j.validate(now); err != nil {
 		return Job{}, err
 	}
+	if j.Kind == KindSession {
+		m.entering.Lock()
+		defer m.entering.Unlock()
+	}
 	if err := m.fillSession(ctx, &j); err != nil {
 		return Job{}, err
 	}

@@ -133,6 +133,26 @@ func TestSessionCommands(t *testing.T) {
 		}
 	}
 
+	for _, tt := range []struct {
+		kind, body string
+		status     int
+	}{{"text/plain", "exit\n", 415}, {"application/octet-stream", strings.Repeat("x", 65<<10), 400}} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/aloft/v1/sessions/"+id+"/input", strings.NewReader(tt.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer red")
+		req.Header.Set("Content-Type", tt.kind)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != tt.status {
+			t.Errorf("%d bytes of %s: %d, want %d", len(tt.body), tt.kind, resp.StatusCode, tt.status)
+		}
+	}
+
 	again := sitDown(t, red, "session", "attach", "desk")
 	again.types(t, "echo $((a+2)) it still is\n")
 	again.sees(t, "43 it still is")
@@ -152,6 +172,17 @@ func TestSessionCommands(t *testing.T) {
 	}
 	if out := call(t, red, "session", "list"); strings.Contains(out, "job_") {
 		t.Errorf("after all have ended:\n%s", out)
+	}
+
+	// Standard input need not be a terminal; its end ends the shell.
+	bin, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	piped := exec.CommandContext(t.Context(), bin, "session", "--template", "shell")
+	piped.Env, piped.Stdin = append(red, "HOME="+t.TempDir()), strings.NewReader("echo $((6*7)) piped\n")
+	if out, err := piped.Output(); err != nil || !strings.Contains(string(out), "42 piped") {
+		t.Errorf("piped: %v, %s", err, out)
 	}
 
 	// Ended by hand.

@@ -19,6 +19,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -179,6 +180,11 @@ func Start(ctx context.Context, s Spec) (*Process, error) {
 		return nil, fmt.Errorf("start %q: %w", s.Name, err)
 	}
 	p.id.pid = cmd.Process.Pid
+	if s.Terminal != nil {
+		// The session is a CPU share of its own where the kernel groups so; the
+		// share has a nice level, too. Elsewhere there is no such file.
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", p.id.pid), []byte(strconv.Itoa(s.Nice)), 0)
+	}
 	st, err := readStat(p.id.pid)
 	if err == nil {
 		p.id.start = st.start
