@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -118,7 +117,7 @@ func aloft(t *testing.T, env []string, args ...string) *command {
 	}
 	c := &command{Cmd: exec.Command(bin, args...), home: t.TempDir(), done: make(chan struct{})}
 	c.Dir, c.Stdout, c.Stderr = c.home, &c.out, &c.err
-	c.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.home, "TMPDIR=" + c.home, "LANG=" + c.home}, env...)
+	c.Env = append([]string{c.path(), "HOME=" + c.home, "TMPDIR=" + c.home}, env...)
 	c.WaitDelay = 5 * time.Second
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -133,10 +132,12 @@ func aloft(t *testing.T, env []string, args ...string) *command {
 	return c
 }
 
+// path is what all processes of this run have in their environment, jobs too,
+// whose HOME is their own: a search path that ends in its folder.
+func (c *command) path() string { return "PATH=" + os.Getenv("PATH") + ":" + c.home }
+
 // running lists the processes of this run: itself and all below it.
-func (c *command) running() []int {
-	return slices.Compact(slices.Sorted(slices.Values(append(processes("HOME="+c.home), processes("LANG="+c.home)...))))
-}
+func (c *command) running() []int { return processes(c.path()) }
 
 // processes lists those whose environment holds an entry.
 func processes(entry string) []int {
