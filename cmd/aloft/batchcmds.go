@@ -101,9 +101,9 @@ func (c *batchSubmitCmd) route(f io.ReadSeeker) (string, error) {
 			return "", err
 		}
 	}
-	known := jobs.Endpoints()
+	known, named := jobs.Endpoints(), backends.Endpoint(c.Endpoint)
 	for _, r := range known {
-		if route == r || c.Endpoint != "" && backends.Endpoint(c.Endpoint).Path() == r {
+		if route == r || named.Known() && named.Path() == r {
 			return r, nil
 		}
 	}

@@ -95,7 +95,7 @@ func (s *instance) batchCommands(t *testing.T) {
 	if out := call2(t, "batch", "results", id, "--errors", "--data", s.data); !strings.Contains(out, "has no error file") {
 		t.Errorf("batch results --errors: %s", out)
 	}
-	if out := call2(t, "batch", "status", "batch_none", "--data", s.data); !strings.Contains(out, "404") {
+	if out := call2(t, "batch", "status", "batch_none", "--data", s.data); !strings.Contains(out, `there is no batch "batch_none"`) {
 		t.Errorf("batch status of none: %s", out)
 	}
 }

@@ -260,21 +260,16 @@ func (s *server) openJobs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	local := &jobs.Local{RunDir: s.path("run"), Slog: s.log}
-	notes, err := local.Check(ctx)
-	if err != nil {
-		return err
-	}
-	for _, n := range notes {
-		s.log.Info("jobs are not confined further", "because", n)
-	}
 	s.jobs, err = jobs.NewManager(jobs.Options{KeepFor: s.conf.Jobs.KeepFor, Schedules: schedules, Sessions: s.conf.sessions(), Store: s.store, Files: s.store, Blobs: s.blobs, Caller: caller{s},
-		Executor: local, Templates: s.conf.templates(), DataDir: s.data, Self: self,
+		Executor: s.executor(), Templates: s.conf.templates(), DataDir: s.data, Self: self,
 		BatchConcurrency: func(model string) int { return s.serving.concurrency(model, s.conf.Jobs.BatchRows) },
 		Serves:           func(model string) bool { return s.serving.set.Load().names[model] != nil },
 		OnChange:         func(jobs.Job) { s.arbiter.Kick() }}, s.log)
 	return err
 }
+
+// executor runs the processes of jobs.
+func (s *server) executor() *jobs.Local { return &jobs.Local{RunDir: s.path("run"), Slog: s.log} }
 
 func (s *server) openPool(context.Context) error {
 	models, err := s.engines(s.withVariants(s.conf))
@@ -375,6 +370,10 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 		}
 		return nil
 	})
+	loose, err := s.executor().Check(ctx)
+	if err != nil {
+		return err
+	}
 	address := s.scheme() + s.listener.Addr().String()
 	if err := keys.WriteFile(s.path("run", "address"), []byte(address+"\n")); err != nil {
 		return err
@@ -388,6 +387,9 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 	s.background("spending", func(ctx context.Context) { s.way.spending.run(ctx, s.log.Warn) })
 	s.background("heap", tendHeap)
 	s.hello(stdout, address)
+	for _, n := range loose {
+		s.log.Info("jobs are not confined further", "because", n)
+	}
 	s.watchFiles(ctx)
 	return s.gateway.Serve(ctx, s.listener)
 }
