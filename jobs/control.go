@@ -50,6 +50,7 @@ func (m *Manager) endRun(ctx context.Context, j Job) {
 	select {
 	case <-r.started:
 		if r.exec != nil {
+			r.ask(time.Now())
 			r.exec.Preempt(m.grace(j))
 		}
 	case <-ctx.Done(): // the start is slow; it will see the wish, or Open will

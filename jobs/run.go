@@ -216,7 +216,11 @@ func (m *Manager) ended(ctx context.Context, id string, r *run, end Exit) (Job, 
 		r.freshen(j)
 		now := time.Now()
 		j.Ran += r.ran(now)
-		to, why := outcome(*j, end, r.savedOne())
+		was := *j
+		if was.State == Running && r.wasAsked() { // paused, and resumed before it was gone
+			was.State = Preempting
+		}
+		to, why := outcome(was, end, r.savedOne())
 		if to == Succeeded && lost != nil {
 			to, why = Failed, lost.Error()
 		}
