@@ -186,6 +186,21 @@ func TestRetries(t *testing.T) {
 	}
 }
 
+// A job that is resumed before its pause has ended its run waits again, also if
+// its program did not know the signal yet and died of it.
+func TestResumeBeforeThePauseEnds(t *testing.T) {
+	m, _ := newManager(t, t.TempDir(), jobs.Options{})
+	j := submit(t, m, "train")
+	start(t, m, j.ID)
+	if _, err := m.Pause(t.Context(), j.ID); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := m.Resume(t.Context(), j.ID); err != nil {
+		t.Fatalf("resume: %s, %v", r.State, err)
+	}
+	untilState(t, m, j.ID, jobs.Queued)
+}
+
 func TestPauseAndResume(t *testing.T) {
 	dir := t.TempDir()
 	m, stop := newManager(t, dir, jobs.Options{})
