@@ -17,7 +17,7 @@ import (
 type Snapshot struct {
 	Now    time.Time
 	GPUs   []GPU
-	Slices []Slice
+	Slices []Slice // those of a GPU side by side
 	Models []Model
 	Jobs   []Job
 	Claims []Claim // freed capacity that is kept for who claimed it

@@ -330,10 +330,8 @@ func (d *demo) load(ctx context.Context) error {
 }
 
 // textRate is what the server has fitted one encoder replica to do, in texts a
-// second: what the arbiter's need counts in. Where attainment is judged it is
-// hardly more than the replica did in the warm-up: a fit made on a busy machine
-// may promise too much. It is read again before each phase, since the machine may
-// have become quieter.
+// second: what the arbiter's need counts in, whatever else the machine did while
+// it was measured. It is read again before each phase, since that may have ended.
 func (d *demo) textRate(ctx context.Context) (float64, error) {
 	s, err := d.status(ctx)
 	if err != nil {
@@ -341,11 +339,7 @@ func (d *demo) textRate(ctx context.Context) (float64, error) {
 	}
 	for _, m := range s.Models {
 		if m.Name == "aloft-encoder" && len(m.Batching.Fits) > 0 {
-			fitted := m.Batching.Fits[0].Rate / d.perText
-			if d.Fast {
-				return fitted, nil
-			}
-			return min(fitted, 1.5*d.texts), nil
+			return m.Batching.Fits[0].Rate / d.perText, nil
 		}
 	}
 	return 0, fmt.Errorf("the server has measured no rate for aloft-encoder")
