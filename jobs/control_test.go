@@ -419,9 +419,15 @@ func often(name, tpl string, step time.Duration, overlap bool) jobs.Schedule {
 }
 
 func TestSchedules(t *testing.T) {
+	t.Run("stopped", func(t *testing.T) { schedules(t, false) })
+	t.Run("killed between a job and its note", func(t *testing.T) { schedules(t, true) })
+}
+
+func schedules(t *testing.T, killed bool) {
 	dir := t.TempDir()
 	step := 50 * time.Millisecond
-	o := jobs.Options{Schedules: []jobs.Schedule{often("single", "0", step, false), often("many", "0", step, true)}}
+	store := &faulty{}
+	o := jobs.Options{Store: store, Schedules: []jobs.Schedule{often("single", "0", step, false), often("many", "0", step, true)}}
 	m, stop := newManager(t, dir, o)
 	of := func(name string) (list []jobs.Job) {
 		all, err := m.List(t.Context(), jobs.Filter{Tenant: "t"})
@@ -449,11 +455,22 @@ func TestSchedules(t *testing.T) {
 	if bad := m.SetSchedules([]jobs.Schedule{often("x", "nothing", step, true)}); bad == nil {
 		t.Error("a schedule of no template was taken")
 	}
+	if runs := len(of("many")); killed {
+		store.noNote.Store(true)
+		until(t, "a job that is not noted", func() bool { return len(of("many")) > runs })
+	}
 	stop()
+	store.noNote.Store(false)
 	before := len(stored(t, dir))
 	time.Sleep(4 * step) // runs are missed: that is what is tested
-	o.Schedules = []jobs.Schedule{often("many", "0", 10*time.Hour, true)}
-	o.Schedules[0].Spec = step.String() // the same schedule, which will not be due again
+	o.Schedules = []jobs.Schedule{often("many", "0", step, true)}
+	end := time.Now()
+	o.Schedules[0].Next = func(after time.Time) time.Time { // not due again
+		if next := after.Truncate(step).Add(step); next.Before(end) {
+			return next
+		}
+		return time.Time{}
+	}
 	m, _ = newManager(t, dir, o)
 	until(t, "the run that makes up for the missed", func() bool { return len(of("many"))+len(of("single")) == before+1 })
 }

@@ -23,6 +23,7 @@ type faulty struct {
 	jobs.Store
 	fails  atomic.Bool
 	failed atomic.Int32
+	noNote atomic.Bool // where a schedule stands is not stored
 }
 
 var errStore = errors.New("the store is out of order")
@@ -33,6 +34,13 @@ func (f *faulty) Put(ctx context.Context, j *jobs.Job, events ...jobs.Event) err
 		return errStore
 	}
 	return f.Store.Put(ctx, j, events...)
+}
+
+func (f *faulty) PutSchedule(ctx context.Context, st jobs.ScheduleState) error {
+	if f.noNote.Load() {
+		return errStore
+	}
+	return f.Store.PutSchedule(ctx, st)
 }
 
 // says waits until a batch's job tells what it suffers, while it stays open.

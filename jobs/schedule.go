@@ -157,6 +157,9 @@ func (m *Manager) tickOne(ctx context.Context, s Schedule, now time.Time) (time.
 		switch {
 		case err == nil:
 			st.Last = j.ID
+			if j.Times.Created.Before(now) { // made before the server stopped: runs missed since are due yet
+				st.Next = s.Next(was.Next)
+			}
 		case errors.As(err, &bad) || errors.Is(err, ErrConflict): // it would be the same in a minute
 			m.log.Error("schedule cannot make its job", "schedule", s.Name, "error", err)
 		default:
