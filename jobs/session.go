@@ -300,19 +300,19 @@ func (m *Manager) Terminal(ctx context.Context, id string) (*Terminal, error) {
 	m.mu.Lock()
 	r := m.runs[id]
 	m.mu.Unlock()
-	if r != nil {
-		if t := r.terminal(); t != nil {
-			return t, nil
-		}
-	}
 	j, err := m.Get(ctx, id)
 	switch {
 	case err != nil:
 		return nil, err
 	case j.Kind != KindSession:
 		return nil, invalid("id", "%s is no session", id)
-	case j.State.Terminal():
+	case j.State.Terminal(): // its run may not be forgotten yet
 		return nil, fmt.Errorf("session %s has %s: %w", id, j.State, ErrFinished)
+	}
+	if r != nil {
+		if t := r.terminal(); t != nil {
+			return t, nil
+		}
 	}
 	return nil, fmt.Errorf("session %s is %s: %w", id, j.State, ErrConflict)
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // openSession starts a shell of its own.
-func openSession(t *testing.T, m *jobs.Manager, s *jobs.Session) jobs.Job {
+func openSession(t *testing.T, m *jobs.Manager, s *jobs.Session, grace time.Duration) jobs.Job {
 	t.Helper()
-	j := jobs.Job{Tenant: "red", Kind: jobs.KindSession, Command: []string{"/bin/sh"}, Grace: 2 * time.Second}
+	j := jobs.Job{Tenant: "red", Kind: jobs.KindSession, Command: []string{"/bin/sh"}, Grace: grace}
 	j.Session = s
 	j, err := m.Submit(t.Context(), j)
 	if err != nil {
@@ -57,7 +57,7 @@ func typed(t *testing.T, term *jobs.Terminal, text string) {
 // size, and job control.
 func TestSessionLivesOn(t *testing.T) {
 	m, _ := newManager(t, t.TempDir(), jobs.Options{})
-	j := openSession(t, m, nil)
+	j := openSession(t, m, nil, 2*time.Second)
 	term, err := m.Terminal(t.Context(), j.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -92,10 +92,11 @@ func TestSessionLivesOn(t *testing.T) {
 	}
 }
 
-// An idle session is warned, kept when it is used after that, then reclaimed.
-func TestIdleSessionIsReclaimed(t *testing.T) {
-	m, _ := newManager(t, t.TempDir(), jobs.Options{Sessions: jobs.Sessions{Warn: 700 * time.Millisecond}})
-	j := openSession(t, m, &jobs.Session{Idle: 1500 * time.Millisecond})
+// An idle session is warned, a minute before its end, and kept when it is used
+// after that.
+func TestIdleSessionIsWarned(t *testing.T) {
+	m, _ := newManager(t, t.TempDir(), jobs.Options{Sessions: jobs.Sessions{Warn: time.Minute}})
+	j := openSession(t, m, &jobs.Session{Idle: time.Minute + 500*time.Millisecond}, 2*time.Second)
 	term, err := m.Terminal(t.Context(), j.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -109,32 +110,50 @@ func TestIdleSessionIsReclaimed(t *testing.T) {
 	if err := m.Heartbeat(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the warning to be taken back", func() bool {
-		j, err := m.Get(t.Context(), j.ID)
-		return err == nil && (j.Session.Warned.IsZero() || j.State.Terminal())
-	})
+	screen(t, v, "this session ends in") // once more: the first warning was taken back
+	until(t, "an event of each warning", func() bool { return len(sessionEvents(t, m, j.ID)) >= 2 })
+}
+
+// One that nobody uses after its warning is reclaimed.
+func TestIdleSessionIsReclaimed(t *testing.T) {
+	m, _ := newManager(t, t.TempDir(), jobs.Options{Sessions: jobs.Sessions{Warn: 2 * time.Second}})
+	j := openSession(t, m, &jobs.Session{Idle: 4 * time.Second}, 2*time.Second)
+	term, err := m.Terminal(t.Context(), j.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := term.Attach()
+	screen(t, v, "this session ends in")
 	shown := screen(t, v, "")
 	end := untilState(t, m, j.ID, jobs.Expired)
-	if !strings.Contains(end.Error, "nobody used it for 1.5s") || len(end.Slices) != 0 || !strings.Contains(shown, "this session ends: nobody used it") {
+	if !strings.Contains(end.Error, "nobody used it for 4s") || len(end.Slices) != 0 || !strings.Contains(shown, "this session ends: nobody used it") {
 		t.Errorf("ended as %q on %v; the terminal says %q", end.Error, end.Slices, shown)
 	}
-	events, err := m.Events(t.Context(), j.ID, 0, 0)
-	warned := 0
+	if all := sessionEvents(t, m, j.ID); len(all) < 2 {
+		t.Errorf("events %q, want the warning and the end", all)
+	}
+}
+
+// sessionEvents are what a session was told.
+func sessionEvents(t *testing.T, m *jobs.Manager, id string) (all []string) {
+	t.Helper()
+	events, err := m.Events(t.Context(), id, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, e := range events {
 		if e.Kind == "session" {
-			warned++
+			all = append(all, e.Message)
 		}
 	}
-	if err != nil || warned < 2 {
-		t.Errorf("%d events of the session, %v: %+v", warned, err, events)
-	}
+	return all
 }
 
 // A session whose slice is wanted back is told, can be used meanwhile, and is
 // over: nobody wants a shell again that has lost everything.
 func TestPreemptedSessionIsOver(t *testing.T) {
 	m, _ := newManager(t, t.TempDir(), jobs.Options{})
-	j := openSession(t, m, nil)
+	j := openSession(t, m, nil, time.Minute) // as long as it takes to use it
 	term, err := m.Terminal(t.Context(), j.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -145,6 +164,7 @@ func TestPreemptedSessionIsOver(t *testing.T) {
 	screen(t, v, "its slice was wanted back; save what you need")
 	typed(t, term, "echo sa''ved\n")
 	screen(t, v, "saved")
+	typed(t, term, "exit\n")
 	if err := <-preempted; err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +177,7 @@ func TestPreemptedSessionIsOver(t *testing.T) {
 func TestSessionEndsWithTheServer(t *testing.T) {
 	dir := t.TempDir()
 	m, stop := newManager(t, dir, jobs.Options{})
-	j := openSession(t, m, nil)
+	j := openSession(t, m, nil, 2*time.Second)
 	stop()
 	m, _ = newManager(t, dir, jobs.Options{})
 	got, err := m.Get(t.Context(), j.ID)
