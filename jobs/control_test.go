@@ -254,12 +254,13 @@ func TestPauseAndResume(t *testing.T) {
 
 func TestTimesOfAJob(t *testing.T) {
 	m, _ := newManager(t, t.TempDir(), jobs.Options{})
-	soon := with(t, m, "0", jobs.Terms{NotBefore: time.Now().Add(50 * time.Millisecond)})
+	const ahead = 3 * time.Second // a submit may take a while
+	soon := with(t, m, "0", jobs.Terms{NotBefore: time.Now().Add(ahead)})
+	late := with(t, m, "0", jobs.Terms{Deadline: time.Now().Add(ahead)})
 	if soon.State != jobs.Waiting || !strings.HasPrefix(soon.Why, "for 2") {
 		t.Errorf("early job is %s (%s)", soon.State, soon.Why)
 	}
 	untilState(t, m, soon.ID, jobs.Queued)
-	late := with(t, m, "0", jobs.Terms{Deadline: time.Now().Add(50 * time.Millisecond)})
 	if j := untilEnd(t, m, late.ID); j.State != jobs.Expired || !strings.Contains(j.Error, "deadline") {
 		t.Errorf("job that nobody started: %s, %q", j.State, j.Error)
 	}

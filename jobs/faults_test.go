@@ -80,11 +80,12 @@ func TestF15PanicInAWorker(t *testing.T) {
 // cancelled mid-way by two at once, and again when it is over. The fast rows
 // stay done, the slow ones are told so, and every row is in one file.
 func TestF15CancelMidwayAndTwice(t *testing.T) {
-	var cut atomic.Int32
+	var begun, cut atomic.Int32
 	m, _ := newManager(t, t.TempDir(), jobs.Options{Caller: caller(func(ctx context.Context, r jobs.Row) (jobs.Result, error) {
 		if f15Fastest(r) {
 			return answer(ctx, r)
 		}
+		begun.Add(1)
 		select {
 		case <-ctx.Done():
 			cut.Add(1)
@@ -97,7 +98,7 @@ func TestF15CancelMidwayAndTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	untilBatch(t, m, b.ID, func(b jobs.Batch) bool { return b.Counts.Completed == f15Fast })
+	untilBatch(t, m, b.ID, func(b jobs.Batch) bool { return b.Counts.Completed == f15Fast && begun.Load() > 0 })
 	if err := m.DeleteFile(t.Context(), b.InputFile); err == nil {
 		t.Error("the input of a running batch was deleted")
 	}

@@ -164,7 +164,7 @@ func TestKill9(t *testing.T) {
 		}
 	}
 	cmd, out := k.start(t, "drain")
-	limit := time.AfterFunc(2*time.Minute, func() { cmd.Process.Kill() })
+	limit := time.AfterFunc(4*time.Minute, func() { cmd.Process.Kill() })
 	io.Copy(io.Discard, out)
 	if err := cmd.Wait(); err != nil || !limit.Stop() {
 		t.Fatalf("the last life: %v: %s (seed %d)", err, cmd.Stderr, k.seed)

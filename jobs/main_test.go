@@ -144,7 +144,7 @@ func openManager(dir string, o jobs.Options) (*jobs.Manager, func() error, error
 		return nil, nil, err
 	}
 	return m, sync.OnceValue(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 		defer cancel()
 		return errors.Join(m.Close(ctx), bucket.Close(), store.Close())
 	}), nil
