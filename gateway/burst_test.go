@@ -111,7 +111,7 @@ func TestBurstHoldsNothingBack(t *testing.T) {
 			})
 			c := e.raw(t, "/v1/chat/completions", streamBody)
 			f := <-feeds
-			c.SetReadDeadline(time.Now().Add(5 * time.Second))
+			c.SetReadDeadline(time.Now().Add(patience))
 			end := []byte(tt.want[len(tt.want)-1] + "\r\n")
 			var seen []byte
 			for buf := make([]byte, 4096); !strings.HasSuffix(string(seen), string(end)); {
@@ -173,7 +173,7 @@ func TestBurstEndIsNotHeldForThePipeline(t *testing.T) {
 	defer c.Close()
 	request := fmt.Sprintf("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(streamBody), streamBody)
 	io.WriteString(c, request+request)
-	c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	c.SetReadDeadline(time.Now().Add(patience))
 	var seen []byte
 	for buf := make([]byte, 4096); !strings.Contains(string(seen), frameDone); {
 		n, err := c.Read(buf)

@@ -76,7 +76,7 @@ func (e *edge) dial(t testing.TB) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(patience))
 	return c
 }
 
@@ -107,7 +107,7 @@ func TestConnectionLimit(t *testing.T) {
 		t.Errorf("over the limit: %d %s (%v)", status, body, err)
 	}
 	a.Close()
-	until(t, func() bool { open, _ := e.Connections(); return open == 1 })
+	until(t, "one connection to be open", func() bool { open, _ := e.Connections(); return open == 1 })
 	if status, _, err := exchangeRaw(e.dial(t), healthText); status != 200 {
 		t.Errorf("after one has left: %d, %v", status, err)
 	}
@@ -116,17 +116,16 @@ func TestConnectionLimit(t *testing.T) {
 	}
 }
 
-// quick are deadlines short enough to wait for.
-var quick = func(o *Options, _ *Deps) {
-	o.HeaderTimeout, o.BodyTimeout, o.UploadTimeout = 300*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
-	o.WriteTimeout, o.IdleTimeout = 300*time.Millisecond, 300*time.Millisecond
+// quickly is short enough to wait for.
+const quickly = time.Second
+
+func deadlines(o *Options, d time.Duration) {
+	o.HeaderTimeout, o.BodyTimeout, o.UploadTimeout, o.WriteTimeout, o.IdleTimeout = d, d, d, d, d
 }
 
 // drip sends text, then a byte every 50 ms, until the server closes. It returns
-// what the server said and how long it took.
-func drip(t *testing.T, c net.Conn, text string) (answer string, took time.Duration) {
-	t.Helper()
-	began := time.Now()
+// what the server said, and whether it closed while a client could wait.
+func drip(c net.Conn, text string) (answer string, cut bool) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -138,16 +137,15 @@ func drip(t *testing.T, c net.Conn, text string) (answer string, took time.Durat
 			}
 		}
 	}()
-	all, _ := io.ReadAll(c) // a reset is an end too
-	took = time.Since(began)
+	all, err := io.ReadAll(c) // a reset is an end too
 	close(stop)
 	<-stopped
-	return string(all), took
+	return string(all), !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // Whoever is slow loses its connection, whatever it is slow at.
 func TestSlowClientsAreCut(t *testing.T) {
-	e := start(t, answer(200, "{}"), quick)
+	e := start(t, answer(200, "{}"), func(o *Options, _ *Deps) { deadlines(o, quickly) })
 	for name, text := range map[string]string{
 		"head":                 "GET /healthz HTTP/1.1\r\nX: ",
 		"head on a second use": healthText + "GET /healthz HTTP/1.1\r\nX: ",
@@ -157,8 +155,8 @@ func TestSlowClientsAreCut(t *testing.T) {
 		"refused body":         "POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{",
 	} {
 		t.Run(name, func(t *testing.T) {
-			if text, took := drip(t, e.dial(t), text); took > 5*time.Second {
-				t.Errorf("cut after %v, having said %q", took, text)
+			if text, cut := drip(e.dial(t), text); !cut {
+				t.Errorf("never cut, having said %q", text)
 			}
 		})
 	}
@@ -171,13 +169,15 @@ func TestSlowClientsAreCut(t *testing.T) {
 			t.Errorf("an idle connection: %d bytes, %v, want its end", n, err)
 		}
 	})
-	until(t, func() bool { open, _ := e.Connections(); return open == 0 })
+	until(t, "no connection to be open", func() bool { open, _ := e.Connections(); return open == 0 })
 }
 
-// A reader that stops is cut; one that is slow but goes on gets everything.
+// A reader that stops is cut; one that is slow but goes on gets everything. Its
+// limit is one that a reader on a busy machine can keep.
 func TestSlowReaders(t *testing.T) {
+	const limit = 2 * time.Second
 	big := "{" + strings.Repeat(" ", 8<<20-2) + "}"
-	e := start(t, answer(200, big), quick)
+	e := start(t, answer(200, big), func(o *Options, _ *Deps) { o.WriteTimeout = limit })
 	body := embedBody + strings.Repeat(" ", readAhead) // of which some might have been unread
 	text := fmt.Sprintf("POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	stuck := e.dial(t)
@@ -193,29 +193,30 @@ func TestSlowReaders(t *testing.T) {
 		if n += m; err != nil {
 			t.Fatalf("slow reader cut after %d bytes and %v: %v", n, time.Since(began), err)
 		}
-		time.Sleep(time.Duration(m) * 300 * time.Nanosecond) // 2.5 s in all: eight times the limit
+		time.Sleep(time.Duration(m) * 500 * time.Nanosecond) // 4 s in all: twice the limit
 	}
-	if took := time.Since(began); took < time.Second {
+	if took := time.Since(began); took < limit {
 		t.Errorf("read within %v: this was not slow", took)
 	}
 	slow.Close()
-	until(t, func() bool { open, _ := e.Connections(); return open == 0 }) // stuck still holds its end
+	until(t, "no connection to be open", func() bool { open, _ := e.Connections(); return open == 0 }) // stuck still holds its end
 }
 
-// A stream may last longer than every deadline.
+// A stream may last longer than every deadline, which here are long enough for a
+// busy machine to send a request in.
 func TestStreamOutlivesDeadlines(t *testing.T) {
 	e := start(t, func(ctx context.Context, _ *backends.Request) (*backends.Reply, error) {
 		f := newFeed(ctx)
 		go func() {
 			for range 10 {
 				f.parts <- frameHel
-				time.Sleep(120 * time.Millisecond)
+				time.Sleep(quickly / 4)
 			}
 			f.parts <- frameFinish + frameDone
 			f.end(io.EOF)
 		}()
 		return sse(f), nil
-	}, quick)
+	}, func(o *Options, _ *Deps) { deadlines(o, quickly) })
 	if _, parts, clean := chunks(t, e.raw(t, "/v1/chat/completions", streamBody)); !clean || len(parts) != 12 {
 		t.Errorf("%d events, whole: %v, want 12", len(parts), clean)
 	}
@@ -422,7 +423,7 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 		io.WriteString(c, large[:len(large)-1])
 		held = append(held, c)
 	}
-	until(t, func() bool { return e.bodies.Load() == bodiesMost*(1<<20-1) })
+	until(t, "the bodies to be held", func() bool { return e.bodies.Load() == bodiesMost*(1<<20-1) })
 	if status, text, err := exchangeRaw(e.dial(t), large); status != 429 || !strings.Contains(text, `"code":"overloaded"`) {
 		t.Errorf("one more: %d %s (%v), want 429", status, text, err)
 	}
@@ -432,14 +433,14 @@ func TestLargeBodiesAreBounded(t *testing.T) {
 	for _, c := range held {
 		c.Close()
 	}
-	until(t, func() bool { return e.bodies.Load() == 0 })
+	until(t, "no body to be held", func() bool { return e.bodies.Load() == 0 })
 	if status, text, err := exchangeRaw(e.dial(t), large); status != 200 {
 		t.Errorf("after they have left: %d %s (%v)", status, text, err)
 	}
 	if resp, text := e.post(t, "/v1/embeddings", "{"+strings.Repeat(" ", 100<<10)); resp.StatusCode != 400 {
 		t.Errorf("a large one that is no JSON: %d %s, want 400", resp.StatusCode, text)
 	}
-	until(t, func() bool { return e.bodies.Load() == 0 })
+	until(t, "no body to be held", func() bool { return e.bodies.Load() == 0 })
 }
 
 // Rows of batches take of the same memory, wait for it, and give it back.
@@ -491,7 +492,8 @@ func TestLargeBodiesLeaveNoGarbage(t *testing.T) {
 }
 
 // Slow clients do not delay a quick one: its median stays within five times
-// that without them, in the best of three rounds.
+// that without them, in one of ten rounds. Each round measures both, for a
+// machine's other work comes and goes.
 func TestSlowClientsDelayNobody(t *testing.T) {
 	e := start(t, answer(200, strings.Repeat("x", 1<<20)), func(o *Options, _ *Deps) { o.MaxBody = 1 << 20 })
 	c := e.dial(t)
@@ -511,22 +513,35 @@ func TestSlowClientsDelayNobody(t *testing.T) {
 		slices.Sort(all)
 		return all[len(all)/2]
 	}
-	slow := func() {
+	slow := func() (stop func()) {
+		var all []net.Conn
 		for i := range 32 {
 			c := e.dial(t)
+			all = append(all, c)
 			c.(*net.TCPConn).SetReadBuffer(4 << 10)
 			io.WriteString(c, []string{
 				"GET /healthz HTTP/1.1\r\nX:", "POST /v1/embeddings HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n{",
 				fmt.Sprintf("POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(embedBody), embedBody),
 			}[i%3])
 		}
+		return func() {
+			for _, c := range all {
+				c.Close()
+			}
+			until(t, "the slow ones to be gone", func() bool { open, _ := e.Connections(); return open == 1 })
+		}
 	}
-	quiet := median()
-	slow()
-	busy := min(median(), median(), median())
-	if busy > 5*quiet {
-		t.Errorf("median %v beside slow clients, %v without them", busy, quiet)
+	var seen []string
+	for range 10 {
+		quiet := median()
+		stop := slow()
+		busy := median()
+		if stop(); busy <= 5*quiet {
+			return
+		}
+		seen = append(seen, fmt.Sprintf("%v, %v", quiet, busy))
 	}
+	t.Errorf("medians without slow clients, and beside them: %s", strings.Join(seen, "; "))
 }
 
 // A thousand idle connections and two hundred half-sent bodies stop nobody.
@@ -547,7 +562,7 @@ func TestManyConnections(t *testing.T) {
 		}
 	}
 	all.Wait()
-	until(t, func() bool { open, _ := e.Connections(); return open >= 1200 })
+	until(t, "1200 connections", func() bool { open, _ := e.Connections(); return open >= 1200 })
 	if resp, text := e.post(t, "/v1/embeddings", embedBody); resp.StatusCode != 200 {
 		t.Errorf("answer %d %s", resp.StatusCode, text)
 	}
@@ -784,5 +799,5 @@ func TestFileContentHead(t *testing.T) {
 	if resp.StatusCode != 200 || resp.ContentLength != 9 || text != "" || resp.Header.Get("Content-Disposition") == "" {
 		t.Errorf("HEAD: %d, %d bytes announced, %v", resp.StatusCode, resp.ContentLength, resp.Header)
 	}
-	until(t, func() bool { return e.active.Load() == 0 })
+	until(t, "the end of every request", func() bool { return e.active.Load() == 0 })
 }

@@ -128,7 +128,7 @@ func TestAccessLogOfOtherRoutes(t *testing.T) {
 			`tenant="" key="" method=DELETE path=/v1/batches/ about="" status=405 reason=bad_request`,
 			`status=400 reason=bad_request`, // no HTTP
 		)
-		until(t, func() bool { return len(log.about("request ended")) >= len(want) })
+		until(t, "the lines of the log", func() bool { return len(log.about("request ended")) >= len(want) })
 		got := log.about("request ended")
 		for i, w := range want {
 			if len(got) != len(want) || !strings.Contains(got[i], w) {
@@ -209,8 +209,8 @@ func TestClientLeavesPassingBody(t *testing.T) {
 	c.Close()
 	select {
 	case <-f.closed:
-	case <-time.After(time.Second):
-		t.Error("the engine's call goes on a second after the client left")
+	case <-time.After(patience):
+		t.Error("the engine's call goes on after the client left")
 	}
 	if o := e.ledger.wait(t); o.Status != statusClientGone {
 		t.Errorf("observed %d, want 499", o.Status)
@@ -287,7 +287,7 @@ func TestStreamInPieces(t *testing.T) {
 func TestUnreadRequestsHaveTheHeaders(t *testing.T) {
 	e := start(t, answer(200, "{}"), func(o *Options, _ *Deps) {
 		o.CORS = []string{"*"}
-		o.HeaderTimeout = 100 * time.Millisecond
+		o.HeaderTimeout = quickly
 	})
 	for _, tt := range []struct {
 		send   string
@@ -303,7 +303,7 @@ func TestUnreadRequestsHaveTheHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(5 * time.Second))
+		c.SetDeadline(time.Now().Add(patience))
 		io.WriteString(c, tt.send)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
@@ -383,7 +383,7 @@ func TestLife(t *testing.T) {
 				})
 			}
 			all.Wait()
-			for range 1000 { // one that came after the end runs in its own goroutine
+			for range 60_000 { // one that came after the end runs in its own goroutine
 				if ran.Load()+stopped.Load() == 4 {
 					break
 				}

@@ -189,7 +189,7 @@ func TestFineTuning(t *testing.T) {
 
 	until := func(id, want string) map[string]any {
 		t.Helper()
-		for range 300 {
+		for range 6000 {
 			if _, j := ask("ann", "GET", tunesPath+"/"+id, ""); j["status"] == want {
 				return j
 			}

@@ -290,7 +290,7 @@ func TestRefusals(t *testing.T) {
 // What is no HTTP, or too much of it, is answered in JSON too.
 func TestUnreadableRequests(t *testing.T) {
 	e := start(t, answer(200, "{}"), func(o *Options, _ *Deps) {
-		o.HeaderTimeout, o.BodyTimeout = 200*time.Millisecond, 200*time.Millisecond
+		o.HeaderTimeout, o.BodyTimeout = quickly, quickly
 		o.MaxBody = 1000
 	})
 	tests := []struct {
@@ -310,7 +310,7 @@ func TestUnreadableRequests(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(5 * time.Second))
+			c.SetDeadline(time.Now().Add(patience))
 			go io.WriteString(c, tt.send)
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil {
@@ -332,7 +332,7 @@ func TestExpectContinue(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(patience))
 	fmt.Fprintf(c, "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", len(embedBody))
 	r := bufio.NewReader(c)
 	if line, _ := r.ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 100 ") {
@@ -509,11 +509,11 @@ func TestDrain(t *testing.T) {
 		return sse(f), nil
 	}
 	t.Run("a stream finishes", func(t *testing.T) {
-		e := start(t, play, func(o *Options, _ *Deps) { o.DrainGrace = 5 * time.Second })
+		e := start(t, play, func(o *Options, _ *Deps) { o.DrainGrace = patience })
 		c := e.raw(t, "/v1/chat/completions", streamBody)
 		f := <-feeds
 		e.stop()
-		until(t, e.draining.Load)
+		until(t, "the drain", e.draining.Load)
 		for path, want := range map[string]int{"/readyz": 503, "/healthz": 200} {
 			resp, _ := e.get(t, path)
 			if resp.StatusCode != want || !resp.Close {
@@ -534,9 +534,13 @@ func TestDrain(t *testing.T) {
 	})
 	t.Run("a stream that outlasts the grace is told", func(t *testing.T) {
 		e := start(t, play, func(o *Options, _ *Deps) { o.DrainGrace = 100 * time.Millisecond })
-		c := e.raw(t, "/v1/chat/completions", streamBody)
+		came := make(chan struct{})
+		c := &spotter{Conn: e.raw(t, "/v1/chat/completions", streamBody), came: came, texts: []string{frameHel}}
 		<-feeds
-		e.stop()
+		go func() {
+			<-came
+			e.stop()
+		}()
 		_, got, clean := chunks(t, c)
 		if len(got) != 2 || !strings.Contains(got[1], "the server is shutting down") || clean {
 			t.Errorf("stream %q clean %v, want an error event", got, clean)
@@ -547,11 +551,28 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-func until(t *testing.T, done func() bool) {
+// patience bounds every wait for what must come: whoever waits that long waits
+// in vain, on a machine that has other work to do too.
+const patience = time.Minute
+
+func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(3 * time.Second); !done(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("not within 3s")
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// untilBatch reads a batch until it has a status, and returns it as it was sent.
+func (e *edge) untilBatch(t *testing.T, id, status string) (text string) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if _, text = e.get(t, "/v1/batches/"+id); object(t, text)["status"] == status {
+			return text
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not %s: %s", status, text)
 		}
 	}
 }

@@ -62,8 +62,8 @@ func (l *ledger) wait(t *testing.T) Outcome {
 	t.Helper()
 	select {
 	case <-l.hit:
-	case <-time.After(3 * time.Second):
-		t.Fatal("no outcome observed within 3s")
+	case <-time.After(patience):
+		t.Fatal("waited in vain for an outcome")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,8 +220,8 @@ func start(t *testing.T, play script, change ...func(*Options, *Deps)) *edge {
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-		case <-time.After(5 * time.Second):
-			t.Error("Serve did not return within 5s of its context's end")
+		case <-time.After(patience):
+			t.Error("Serve did not return after its context's end")
 		}
 		http.DefaultClient.CloseIdleConnections()
 	})
@@ -373,11 +373,35 @@ func (e *edge) raw(t *testing.T, path, body string) net.Conn {
 	return c
 }
 
+// spotter closes came when its texts have been read from its connection, one
+// after another.
+type spotter struct {
+	net.Conn
+	came  chan struct{}
+	texts []string
+	seen  string
+}
+
+func (s *spotter) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	s.seen += string(p[:n])
+	for len(s.texts) > 0 {
+		_, rest, ok := strings.Cut(s.seen, s.texts[0])
+		if !ok {
+			break
+		}
+		if s.seen, s.texts = rest, s.texts[1:]; len(s.texts) == 0 {
+			close(s.came)
+		}
+	}
+	return n, err
+}
+
 // chunks reads a chunked answer and returns its chunks as they were framed.
 // clean says whether the final chunk came.
 func chunks(t *testing.T, c net.Conn) (head http.Header, parts []string, clean bool) {
 	t.Helper()
-	c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	c.SetReadDeadline(time.Now().Add(patience))
 	r := bufio.NewReader(c)
 	head = http.Header{}
 	for {

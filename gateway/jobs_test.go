@@ -53,7 +53,7 @@ func withJobs(t *testing.T, play script, change ...func(*Options, *Deps)) *edge 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := m.Close(ctx); err != nil {
 			t.Errorf("close jobs: %v", err)
@@ -199,7 +199,7 @@ func TestUploadsAreStreamed(t *testing.T) {
 		if got != "x" {
 			t.Errorf("%q came first", got)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("nothing of the file went on")
 	}
 	io.WriteString(c, body[at:])
@@ -287,11 +287,8 @@ func TestBatches(t *testing.T) {
 		t.Fatalf("create: %d %s", resp.StatusCode, text)
 	}
 	id := b["id"].(string)
-	until(t, func() bool {
-		_, text = e.get(t, "/v1/batches/"+id)
-		b = object(t, text)
-		return b["status"] == "completed"
-	})
+	text = e.untilBatch(t, id, "completed")
+	b = object(t, text)
 	counts := b["request_counts"].(map[string]any)
 	if counts["total"] != 3.0 || counts["completed"] != 2.0 || counts["failed"] != 1.0 || b["completed_at"] == nil ||
 		b["model"] != "tiny" || b["usage"].(map[string]any)["total_tokens"] != 4.0 || b["metadata"].(map[string]any)["a"] != "b" {
@@ -325,10 +322,7 @@ func TestBatchIsCancelledAndRefused(t *testing.T) {
 			t.Errorf("cancel: %d %s", resp.StatusCode, text)
 		}
 	}
-	until(t, func() bool {
-		_, text := e.get(t, "/v1/batches/"+id)
-		return object(t, text)["status"] == "cancelled"
-	})
+	e.untilBatch(t, id, "cancelled")
 	for param, body := range map[string]string{
 		"input_file_id":                `{"endpoint":"/v1/embeddings","completion_window":"24h"}`,
 		"completion_window":            strings.Replace(good, "24h", "soon", 1),
@@ -442,11 +436,7 @@ func TestBatchListsAndErrors(t *testing.T) {
 		ids = append(ids, object(t, text)["id"].(string))
 	}
 	var b map[string]any
-	until(t, func() bool {
-		_, text := e.get(t, "/v1/batches/"+ids[0])
-		b = object(t, text)
-		return b["status"] == "failed"
-	})
+	b = object(t, e.untilBatch(t, ids[0], "failed"))
 	var lines []string
 	for _, d := range b["errors"].(map[string]any)["data"].([]any) {
 		d := d.(map[string]any)

@@ -365,7 +365,7 @@ func TestFollowedLog(t *testing.T) {
 	if rest, err := io.ReadAll(lines); err != nil || len(rest) > 0 {
 		t.Errorf("after the end: %q, %v", rest, err)
 	}
-	until(t, func() bool { return e.followers.Load() == 0 })
+	until(t, "the last follower to leave", func() bool { return e.followers.Load() == 0 })
 }
 
 // Events come once each, in order, and a client that comes back gets the rest.
@@ -439,7 +439,7 @@ func TestFollowersLeave(t *testing.T) {
 		t.Errorf("%d follow, want 3", n)
 	}
 	leave()
-	until(t, func() bool { return e.followers.Load() == 0 })
+	until(t, "the last follower to leave", func() bool { return e.followers.Load() == 0 })
 
 	e.followers.Store(followersMost)
 	resp, text := e.get(t, "/aloft/v1/jobs/"+id+"/events?follow=true")

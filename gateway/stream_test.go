@@ -121,12 +121,17 @@ func TestStreamFaultBeforeFirstEvent(t *testing.T) {
 func TestStreamHeartbeat(t *testing.T) {
 	quick := func(o *Options, _ *Deps) { o.HeartbeatAfter = 60 * time.Millisecond }
 	beat := string(heartbeat)
+	// asks sends a stream's request; the engine goes on when its texts have come.
+	asks := func(t *testing.T, e *edge, came chan struct{}, texts ...string) net.Conn {
+		return &spotter{Conn: e.raw(t, "/v1/chat/completions", streamBody), came: came, texts: texts}
+	}
 	t.Run("before the first event", func(t *testing.T) {
+		came := make(chan struct{})
 		e := start(t, func(ctx context.Context, req *backends.Request) (*backends.Reply, error) {
-			time.Sleep(400 * time.Millisecond)
+			<-came
 			return plays(io.EOF, frameHel, frameFinish, frameDone)(ctx, req)
 		}, quick)
-		_, got, clean := chunks(t, e.raw(t, "/v1/chat/completions", streamBody))
+		_, got, clean := chunks(t, asks(t, e, came, beat))
 		beats := 0
 		for ; beats < len(got) && got[beats] == beat; beats++ {
 		}
@@ -135,27 +140,30 @@ func TestStreamHeartbeat(t *testing.T) {
 		}
 	})
 	t.Run("between events", func(t *testing.T) {
+		came := make(chan struct{})
 		e := start(t, func(ctx context.Context, _ *backends.Request) (*backends.Reply, error) {
 			f := newFeed(ctx)
 			f.parts <- frameHel
-			time.AfterFunc(400*time.Millisecond, func() {
+			go func() {
+				<-came
 				f.parts <- frameFinish
 				f.parts <- frameDone
 				f.end(io.EOF)
-			})
+			}()
 			return sse(f), nil
 		}, quick)
-		_, got, clean := chunks(t, e.raw(t, "/v1/chat/completions", streamBody))
-		if len(got) < 4 || got[0] != frameHel || got[1] != beat || got[len(got)-1] != frameDone || !clean {
+		_, got, clean := chunks(t, asks(t, e, came, frameHel, beat))
+		if first := slices.Index(got, frameHel); first < 0 || !slices.Contains(got[first:], beat) || got[len(got)-1] != frameDone || !clean {
 			t.Errorf("chunks %q, want a heartbeat after the first event", got)
 		}
 	})
 	t.Run("then a fault becomes an event", func(t *testing.T) {
+		came := make(chan struct{})
 		e := start(t, func(context.Context, *backends.Request) (*backends.Reply, error) {
-			time.Sleep(400 * time.Millisecond)
+			<-came
 			return nil, backends.ErrUnavailable
 		}, quick)
-		head, got, clean := chunks(t, e.raw(t, "/v1/chat/completions", streamBody))
+		head, got, clean := chunks(t, asks(t, e, came, beat))
 		if last := got[len(got)-1]; !strings.HasPrefix(last, `data: {"error":{"message":"no replica available"`) || clean {
 			t.Errorf("last chunk %q, clean %v; want an error event and no clean end", last, clean)
 		}
@@ -164,11 +172,12 @@ func TestStreamHeartbeat(t *testing.T) {
 		}
 	})
 	t.Run("an engine's fault too", func(t *testing.T) {
+		came := make(chan struct{})
 		e := start(t, func(context.Context, *backends.Request) (*backends.Reply, error) {
-			time.Sleep(400 * time.Millisecond)
+			<-came
 			return whole200(422, `{"detail":"no such role"}`), nil
 		}, quick)
-		_, got, _ := chunks(t, e.raw(t, "/v1/chat/completions", streamBody))
+		_, got, _ := chunks(t, asks(t, e, came, beat))
 		if last := got[len(got)-1]; !strings.Contains(last, `"no such role"`) {
 			t.Errorf("last chunk %q, want the engine's words", last)
 		}
@@ -195,7 +204,7 @@ func TestStreamOverHTTP10(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(5 * time.Second))
+		c.SetDeadline(time.Now().Add(patience))
 		fmt.Fprintf(c, "POST /v1/chat/completions HTTP/1.0\r\nX-Request-Id: old\r\nContent-Length: %d\r\n\r\n%s", len(streamBody), streamBody)
 		all, err := io.ReadAll(c)
 		head, body, _ := strings.Cut(string(all), "\r\n\r\n")

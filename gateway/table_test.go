@@ -244,7 +244,7 @@ func (e *edge) finished(t *testing.T, rows string) (b map[string]any) {
 		t.Fatalf("create: %d %s", resp.StatusCode, text)
 	}
 	last := 0.0
-	until(t, func() bool {
+	until(t, "the end of the batch", func() bool {
 		_, text := e.get(t, "/v1/batches/"+b["id"].(string))
 		b = object(t, text)
 		n := b["request_counts"].(map[string]any)
@@ -362,10 +362,7 @@ func TestCancelOfARunningBatch(t *testing.T) {
 	_, f := e.upload(t, "purpose", "batch", "file", `{"custom_id":"r","method":"POST","url":"/v1/embeddings","body":{"model":"tiny","input":"x"}}`+"\n")
 	_, text := e.post(t, "/v1/batches", fmt.Sprintf(`{"input_file_id":"%s","endpoint":"/v1/embeddings","completion_window":"24h"}`, f["id"]))
 	id := object(t, text)["id"].(string)
-	until(t, func() bool {
-		_, text := e.get(t, "/v1/batches/"+id)
-		return object(t, text)["status"] == "in_progress"
-	})
+	e.untilBatch(t, id, "in_progress")
 	if resp, text := e.do(t, "DELETE", "/v1/files/"+f["id"].(string), ""); resp.StatusCode != 400 {
 		t.Errorf("the input goes from under it: %d %s", resp.StatusCode, text)
 	}
@@ -373,10 +370,7 @@ func TestCancelOfARunningBatch(t *testing.T) {
 	if b := object(t, text); resp.StatusCode != 200 || b["status"] != "cancelling" || b["cancelling_at"] == nil {
 		t.Errorf("cancel: %d %s", resp.StatusCode, text)
 	}
-	until(t, func() bool {
-		_, text = e.get(t, "/v1/batches/"+id)
-		return object(t, text)["status"] == "cancelled"
-	})
+	text = e.untilBatch(t, id, "cancelled")
 	b := object(t, text)
 	if b["cancelled_at"] == nil || b["output_file_id"] != nil || b["error_file_id"] == nil {
 		t.Errorf("cancelled: %s", text)

@@ -53,24 +53,27 @@ func TestF1ClientLeaves(t *testing.T) {
 			for range 8 { // four at the engine, four in the queue
 				clients = append(clients, p.raw(t, chatPath, c.body))
 			}
-			within(t, 3*time.Second, "four calls at the engine", func() bool { return e.calls.Load() == 4 })
-			within(t, 3*time.Second, "four requests in the queue", func() bool { return p.batcher.Signals(time.Now()).Class[0].Queue == 4 })
+			until(t, "four calls at the engine", func() bool { return e.calls.Load() == 4 })
+			until(t, "four requests in the queue", func() bool { return p.batcher.Signals(time.Now()).Class[0].Queue == 4 })
 			if c.until != "" {
 				readUntil(t, clients[0], clients[1:], c.until)
 			}
 			for _, conn := range clients {
 				conn.Close()
 			}
-			within(t, time.Second+250*time.Millisecond, "engine's connections closed", func() bool { return e.open.Load() == 0 })
-			within(t, time.Second, "all outcomes", func() bool { return len(p.outcomes()) == 8 })
+			until(t, "engine's connections closed", func() bool { return e.open.Load() == 0 })
+			until(t, "all outcomes", func() bool { return len(p.outcomes()) == 8 })
 			for _, o := range p.outcomes() {
 				if o.Status != 499 || o.Reason != "client_gone" {
 					t.Errorf("outcome %d %q, want 499 client_gone", o.Status, o.Reason)
 				}
 			}
-			s := p.batcher.Signals(time.Now()).Class[0]
-			if s.Queue != 0 || s.InFlight != 0 || e.calls.Load() != 4 {
-				t.Errorf("%d queued, %d in flight, %d calls; want 0, 0 and 4: nothing is dispatched or retried", s.Queue, s.InFlight, e.calls.Load())
+			until(t, "nothing queued and nothing in flight", func() bool {
+				s := p.batcher.Signals(time.Now()).Class[0]
+				return s.Queue == 0 && s.InFlight == 0
+			})
+			if e.calls.Load() != 4 {
+				t.Errorf("%d calls, want 4: nothing is dispatched or retried", e.calls.Load())
 			}
 		})
 	}
@@ -97,7 +100,7 @@ func readUntil(t *testing.T, first net.Conn, others []net.Conn, text string) {
 	for range 4 {
 		select {
 		case <-got:
-		case <-time.After(3 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("no content from the stream")
 		}
 	}
@@ -108,7 +111,7 @@ func readUntil(t *testing.T, first net.Conn, others []net.Conn, text string) {
 func TestF2SilentEngine(t *testing.T) {
 	silent := newEngine(t, func(x *exchange) bool { x.hang(); return false })
 	healthy := newEngine(t, func(x *exchange) bool { x.answer(200, chatReply); return true })
-	p := newPlant(t, setup{slots: 1, client: openaihttp.Options{FirstByteTimeout: 200 * time.Millisecond}}, silent, healthy)
+	p := newPlant(t, setup{slots: 1, client: openaihttp.Options{FirstByteTimeout: time.Second}}, silent, healthy)
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
@@ -136,18 +139,22 @@ func TestF3StreamDies(t *testing.T) {
 		"half an event":  func(x *exchange) { x.chunk("data: {\"choi"); x.say("0\r\n\r\n") },
 	} {
 		t.Run(name, func(t *testing.T) {
+			through := make(chan struct{})
 			dying := newEngine(t, func(x *exchange) bool {
 				x.say(sseHead)
 				x.chunk(frameRole)
 				x.chunk(frameHel)
 				x.chunk(frameLo)
-				time.Sleep(20 * time.Millisecond) // let it get through before the reset overtakes it
+				select {
+				case <-through: // a reset overtakes what is under way
+				case <-time.After(patience):
+				}
 				end(x)
 				return false
 			})
 			other := newEngine(t, func(x *exchange) bool { x.answer(200, chatReply); return true })
 			p := newPlant(t, setup{}, dying, other)
-			res, text := p.post(t, chatPath, streamBody)
+			res, text := p.stream(t, streamBody, frameLo, through)
 			events := strings.Split(strings.TrimSpace(strings.TrimSuffix(text, " <unexpected EOF>")), "\n\n")
 			if res.StatusCode != 200 || len(events) != 4 || events[1]+"\n\n" != frameHel || events[2]+"\n\n" != frameLo {
 				t.Fatalf("%d, %d events: %q", res.StatusCode, len(events), text)
@@ -158,7 +165,7 @@ func TestF3StreamDies(t *testing.T) {
 			if !strings.HasSuffix(text, "<unexpected EOF>") {
 				t.Error("the connection ended as if the answer were whole")
 			}
-			within(t, time.Second, "outcome", func() bool { return len(p.outcomes()) == 1 })
+			until(t, "outcome", func() bool { return len(p.outcomes()) == 1 })
 			if o := p.outcomes()[0]; o.Status != 502 || o.Reason != "engine_bad_reply" {
 				t.Errorf("outcome %d %q, want 502 engine_bad_reply", o.Status, o.Reason)
 			}
@@ -201,7 +208,7 @@ func TestASuccessThatIsNoJSON(t *testing.T) {
 			if res.StatusCode != 502 || res.Header.Get("X-Aloft-Reason") != "engine_bad_reply" || gjson.Get(text, "error.code").Str != "bad_gateway" {
 				t.Errorf("%d %q %s, want 502 engine_bad_reply", res.StatusCode, res.Header.Get("X-Aloft-Reason"), text)
 			}
-			within(t, time.Second, "outcome", func() bool { return len(p.outcomes()) == 1 })
+			until(t, "outcome", func() bool { return len(p.outcomes()) == 1 })
 			if o := p.outcomes()[0]; o.Status != 502 || o.Reason != "engine_bad_reply" {
 				t.Errorf("outcome %d %q, want 502 engine_bad_reply", o.Status, o.Reason)
 			}
@@ -266,7 +273,7 @@ func TestF5Usage(t *testing.T) {
 		if !gjson.Get(e.last(), "stream_options.include_usage").Bool() {
 			t.Errorf("%s: the engine was not asked for usage: %s", name, e.last())
 		}
-		within(t, time.Second, "outcome", func() bool { return len(p.outcomes()) == 1 })
+		until(t, "outcome", func() bool { return len(p.outcomes()) == 1 })
 		if o := p.outcomes()[0]; o.PromptTokens != 7 || o.CompletionTokens != 2 {
 			t.Errorf("%s: metered %d and %d, want 7 and 2", name, o.PromptTokens, o.CompletionTokens)
 		}
@@ -530,9 +537,9 @@ func TestF14Overload(t *testing.T) {
 			}
 		})
 	}
-	within(t, 5*time.Second, "68 refusals", func() bool { return shed.Load() == 68 })
+	until(t, "68 refusals", func() bool { return shed.Load() == 68 })
 	for i, e := range engines {
-		within(t, time.Second, fmt.Sprintf("8 calls at replica %d", i), func() bool { return e.calls.Load() == 8 })
+		until(t, fmt.Sprintf("8 calls at replica %d", i), func() bool { return e.calls.Load() == 8 })
 	}
 	close(gate)
 	all.Wait()
@@ -557,13 +564,13 @@ func TestDrainWithStreams(t *testing.T) {
 		x.chunk(frameHel)
 		select {
 		case <-gate:
-		case <-time.After(10 * time.Second):
+		case <-time.After(patience):
 		}
 		x.chunk(frameFinish + frameDone)
 		x.say("0\r\n\r\n")
 		return true
 	})
-	p := newPlant(t, setup{slots: 300, gateway: gateway.Options{DrainGrace: 5 * time.Second}}, e)
+	p := newPlant(t, setup{slots: 300, gateway: gateway.Options{DrainGrace: patience}}, e)
 	var all sync.WaitGroup
 	var begun, whole atomic.Int32
 	for range 200 {
@@ -580,9 +587,9 @@ func TestDrainWithStreams(t *testing.T) {
 			}
 		})
 	}
-	within(t, 10*time.Second, "200 streams", func() bool { return begun.Load() == 200 })
+	until(t, "200 streams", func() bool { return begun.Load() == 200 })
 	p.stop()
-	within(t, time.Second, "/readyz 503", func() bool {
+	until(t, "/readyz 503", func() bool {
 		res, err := http.Get(p.url + "/readyz")
 		if err != nil {
 			return false

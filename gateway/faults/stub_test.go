@@ -185,7 +185,7 @@ func newPlant(t *testing.T, s setup, engines ...*engine) *plant {
 		if err := <-p.ended; err != nil {
 			t.Errorf("serve: %v", err)
 		}
-		over, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		over, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := p.batcher.Close(over); err != nil {
 			t.Errorf("close batcher: %v", err)
@@ -236,6 +236,29 @@ func (p *plant) post(t *testing.T, path, body string) (*http.Response, string) {
 	return res, string(text)
 }
 
+// stream is a post that tells when a part of the answer has come.
+func (p *plant) stream(t *testing.T, body, part string, came chan<- struct{}) (*http.Response, string) {
+	t.Helper()
+	res, err := http.Post(p.url+chatPath, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var text []byte
+	for buf, told := make([]byte, 4096), false; ; {
+		n, err := res.Body.Read(buf)
+		if text = append(text, buf[:n]...); !told && strings.Contains(string(text), part) {
+			told = true
+			close(came)
+		}
+		if err == io.EOF {
+			return res, string(text)
+		} else if err != nil {
+			return res, string(text) + " <" + err.Error() + ">"
+		}
+	}
+}
+
 // raw opens a connection and sends a request on it.
 func (p *plant) raw(t *testing.T, path, body string) net.Conn {
 	t.Helper()
@@ -247,13 +270,16 @@ func (p *plant) raw(t *testing.T, path, body string) net.Conn {
 	return c
 }
 
-// within polls until ok, for at most limit.
-func within(t *testing.T, limit time.Duration, what string, ok func() bool) {
+// patience bounds every wait for what must come: whoever waits that long waits
+// in vain, on a machine that has other work to do too.
+const patience = time.Minute
+
+// until polls until ok.
+func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(limit); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Errorf("%s: not within %v", what, limit)
-			return
+			t.Fatalf("waited in vain for %s", what)
 		}
 	}
 }

@@ -286,7 +286,7 @@ func TestSDKFilesAndBatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 300 {
+	for range 6000 {
 		if b, err = client.Batches.Get(t.Context(), b.ID); err != nil || b.Status == openai.BatchStatusCompleted {
 			break
 		}
