@@ -42,7 +42,7 @@ func TestLimits(t *testing.T) {
 		{"memory", "head -c 60000000 /dev/zero | tail | sleep 60", jobs.Limits{Memory: 20 << 20}, "memory limit exceeded"},
 		{"disk", "cd $ALOFT_SCRATCH; for i in 1 2 3 4 5 6; do head -c 300000 /dev/zero >f$i; done; sleep 60", jobs.Limits{Disk: 1 << 20}, "disk limit exceeded: scratch, checkpoints and artefacts take 1."},
 		{"artefacts", "for i in 1 2 3 4 5 6; do head -c 300000 /dev/zero >$ALOFT_OUTPUT_DIR/f$i; done; sleep 60", jobs.Limits{Disk: 1 << 20}, "disk limit exceeded"},
-		{"one file", "sleep 0.3; exec dd if=/dev/zero of=$ALOFT_SCRATCH/big bs=65536 count=64 2>/dev/null", jobs.Limits{Disk: 1 << 20}, "disk limit exceeded: one file was to be larger than 1.0 MiB"},
+		{"one file", "sleep 3; exec dd if=/dev/zero of=$ALOFT_SCRATCH/big bs=65536 count=64 2>/dev/null", jobs.Limits{Disk: 1 << 20}, "disk limit exceeded: one file was to be larger than 1.0 MiB"},
 		{"run time", "sleep 60", jobs.Limits{RunTime: 200 * time.Millisecond}, "run time limit exceeded: it ran for 200ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

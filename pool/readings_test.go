@@ -120,7 +120,7 @@ func awake() bool { return false }
 // until waits for what ok accepts.
 func until(t *testing.T, what string, all <-chan heard, ok func(heard) bool) heard {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		select {
 		case h := <-all:

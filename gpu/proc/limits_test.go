@@ -93,7 +93,10 @@ func TestCores(t *testing.T) {
 
 func TestFileSize(t *testing.T) {
 	dir := t.TempDir()
-	p, err := Start(t.Context(), Spec{Name: "big", Path: "sh", Args: []string{"-c", "sleep 0.3; exec dd if=/dev/zero of=big bs=1024 count=64"}, Env: BaseEnv(), Dir: dir, Limits: Limits{FileSize: 10 << 10}})
+	p, err := Start(t.Context(), Spec{Name: "big", Path: "sh", Args: []string{"-c", "while [ ! -e go ]; do sleep 0.01; done; exec dd if=/dev/zero of=big bs=1024 count=64"}, Env: BaseEnv(), Dir: dir, Limits: Limits{FileSize: 10 << 10}})
+	if err == nil { // the limit is set on what has begun
+		err = os.WriteFile(filepath.Join(dir, "go"), nil, 0o600)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,13 +108,13 @@ func TestFileSize(t *testing.T) {
 }
 
 func TestMemoryIsSummed(t *testing.T) {
-	p, err := Start(t.Context(), Spec{Name: "hog", Path: "sh", Args: []string{"-c", "head -c 30000000 /dev/zero | tail >/dev/null & wait; sleep 10"}, Env: BaseEnv()})
+	p, err := Start(t.Context(), Spec{Name: "hog", Path: "sh", Args: []string{"-c", "head -c 30000000 /dev/zero | tail | sleep 600 & wait"}, Env: BaseEnv()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Stop(0)
 	most := int64(0)
-	for end := time.Now().Add(10 * time.Second); most < 20_000_000 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); most < 20_000_000 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		most = max(most, p.Memory())
 	}
 	if most < 20_000_000 {

@@ -36,13 +36,13 @@ func TestAnswersBeforeTheRequestIsRead(t *testing.T) {
 			c.then(conn)
 		})
 		conn := target.Conn(time.Now())
-		within := 20 * time.Second
+		within := 2 * time.Minute
 		if c.err == ErrTimeout {
 			within = 200 * time.Millisecond
 		}
 		began := time.Now()
 		a := ask(conn, mustHead(t, target, nil), strings.Repeat("x", 8<<20), within)
-		if took := time.Since(began); took > 10*time.Second {
+		if took := time.Since(began); took > time.Minute {
 			t.Errorf("%s: heard after %v", name, took)
 		}
 		if !errors.Is(a.err, c.err) || a.Status != c.want || c.want != 0 && a.body != "no" {
@@ -94,10 +94,10 @@ func TestWritingIsGivenUp(t *testing.T) {
 	conn := target.Conn(time.Now())
 	time.AfterFunc(50*time.Millisecond, conn.Abort)
 	began := time.Now()
-	if a := ask(conn, mustHead(t, target, nil), strings.Repeat("x", 8<<20), 20*time.Second); !errors.Is(a.err, ErrTimeout) {
+	if a := ask(conn, mustHead(t, target, nil), strings.Repeat("x", 8<<20), 2*time.Minute); !errors.Is(a.err, ErrTimeout) {
 		t.Errorf("aborted: %v, want %v", a.err, ErrTimeout)
 	}
-	if took := time.Since(began); took > 10*time.Second || conn.writing {
+	if took := time.Since(began); took > time.Minute || conn.writing {
 		t.Errorf("aborted after %v, still writing: %v", took, conn.writing)
 	}
 }
