@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"aloft/backends/openai"
+	"aloft/backends/socket"
 
 	"github.com/valyala/fasthttp"
 )
@@ -113,6 +114,9 @@ func (l *listener) Accept() (net.Conn, error) {
 		from := site(c.RemoteAddr())
 		if l.door.enter(from, l.limits) {
 			boundUnsent(c)
+			if w := socket.Wrap(c); w != nil {
+				c = w
+			}
 			return &conn{Conn: c, patient: l.patient, slack: l.slack, speaks: l.speaks, from: from, door: l.door}, nil
 		}
 		if l.speaks {

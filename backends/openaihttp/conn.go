@@ -11,16 +11,17 @@ import (
 	"time"
 
 	"aloft/backends"
+	"aloft/backends/socket"
 )
 
 // conn is one connection to the engine. Between calls it holds no buffer.
 type conn struct {
-	net.Conn           // what calls read and write: TLS or the socket
-	socket   net.Conn  // closing it ends whatever runs on it, at once
-	abort    func()    // socket.Close, made once
-	parts    [2][]byte // of a request, and what of it is not written yet
+	net.Conn              // what calls read and write: TLS, or plain
+	plain    *socket.Conn // nil: TLS, or a system whose sockets cannot be read raw
+	abort    func()       // closes the socket, which ends whatever runs on it, at once; made once
+	parts    [2][]byte    // of a request, and what of it is not written yet
 	unsent   net.Buffers
-	raw      syscall.RawConn
+	raw      syscall.RawConn  // nil where sockets cannot be read raw
 	look     func(fd uintptr) // for TLS
 	quiet    bool             // what look saw
 	step     func(fd uintptr) (over bool)
@@ -46,27 +47,23 @@ const idleTimeout = 4 * time.Second
 func (c *Client) dial(ctx context.Context) (*conn, error) {
 	limited, cancel := context.WithTimeout(ctx, c.opt.ConnectTimeout)
 	defer cancel()
-	socket, err := c.dialer.DialContext(limited, c.network, c.addr)
+	dialed, err := c.dialer.DialContext(limited, c.network, c.addr)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
 	}
-	cn := &conn{Conn: socket, socket: socket}
-	cn.abort = func() { socket.Close() }
+	cn := &conn{Conn: dialed, abort: func() { dialed.Close() }}
 	cn.look = func(fd uintptr) { cn.quiet = quiet(fd) }
 	cn.step = cn.sendThenRead
-	if s, ok := socket.(syscall.Conn); ok && rawReads {
-		if cn.raw, err = s.SyscallConn(); err != nil {
-			socket.Close()
-			return nil, c.unreachable(ctx, err)
-		}
+	if s := socket.Wrap(dialed); s != nil {
+		cn.Conn, cn.plain, cn.raw = s, s, s.Raw()
 	}
 	if c.tls != nil {
-		t := tls.Client(socket, c.tls)
+		t := tls.Client(cn.Conn, c.tls)
 		if err := t.HandshakeContext(limited); err != nil {
-			socket.Close()
+			dialed.Close()
 			return nil, c.unreachable(ctx, err)
 		}
-		cn.Conn = t
+		cn.Conn, cn.plain = t, nil
 	}
 	return cn, nil
 }
@@ -86,7 +83,11 @@ func (cn *conn) write(head, body []byte) error {
 	}
 	cn.parts = [2][]byte{head, body}
 	cn.unsent = cn.parts[:]
-	_, err := cn.unsent.WriteTo(cn.Conn)
+	to := cn.Conn
+	if cn.plain != nil {
+		to = cn.plain.Conn // package net's own: it takes both in one call
+	}
+	_, err := cn.unsent.WriteTo(to)
 	cn.parts, cn.unsent = [2][]byte{}, nil
 	return err
 }
@@ -96,7 +97,7 @@ func (cn *conn) write(head, body []byte) error {
 func (cn *conn) ask(head, body, into []byte) asked {
 	cn.asked = asked{head: head, body: body, into: into}
 	a := &cn.asked
-	if cn.raw == nil || cn.Conn != cn.socket { // TLS reads when it likes to
+	if cn.plain == nil { // TLS reads when it likes to
 		a.writeErr, a.written = cn.write(head, body), time.Now()
 		if a.writeErr == nil {
 			a.n, a.readErr = cn.Read(into)
@@ -135,7 +136,7 @@ func (cn *conn) sendThenRead(fd uintptr) (over bool) {
 		}
 	}
 	var again bool
-	a.n, again, a.readErr = read(fd, a.into)
+	a.n, again, a.readErr = socket.Read(fd, a.into)
 	return !again
 }
 
@@ -143,7 +144,7 @@ func (cn *conn) sendThenRead(fd uintptr) (over bool) {
 // would be taken for the next reply, and no end.
 func quiet(fd uintptr) bool {
 	var b [1]byte
-	_, again, _ := read(fd, b[:])
+	_, again, _ := socket.Read(fd, b[:])
 	return again
 }
 
