@@ -301,6 +301,9 @@ func (l *lender) gatherGPUs(j *Job, t *tenant, want int) {
 	for _, s := range best {
 		wait = max(wait, s.wait)
 	}
+	if wait > 0 && !l.turn {
+		return // nothing is kept from those who stand before it either
+	}
 	if wait > 0 {
 		for _, s := range best {
 			c := l.card(s.at[0])
@@ -407,7 +410,7 @@ func (x *site) add(l *lender, s *Slice, i int, j *Job) {
 		x.stays += unusable
 	case s.Lent():
 		v := l.holderOf(i)
-		if p := l.aged(l.Now, v); p > j.Priority || p == j.Priority && (!v.Light() || v.stopped(l.Now) >= l.mostStops()) {
+		if p := l.aged(l.Now, v); p > j.Priority || p == j.Priority && (!l.turn || !v.Light() || v.stopped(l.Now) >= l.mostStops()) {
 			rest := v.Rest
 			if rest == 0 {
 				rest = unknownRest

@@ -123,6 +123,56 @@ func TestGangWaits(t *testing.T) {
 	}
 }
 
+// TestGangsTurn: light work of its own priority gives way to a gang unless single
+// jobs that stand before it (oldest for what is left to do) wait for a slice.
+func TestGangsTurn(t *testing.T) {
+	single := func(id string, age time.Duration) Job {
+		j := job(id, "batch")
+		j.MaxWidth, j.Rest, j.Created = 1, 10*time.Minute, noon.Add(-age)
+		return j
+	}
+	emptied := "vacate g0/s0 held for_job"
+	for _, c := range []struct {
+		name string
+		wait []Job
+		free bool // the second GPU
+		want string
+	}{
+		{name: "nobody else waits", want: emptied},
+		// (3600 + 3600)/3600 = 2 for the gang, which is an hour old and runs an hour
+		{name: "a younger one waits", wait: []Job{single("x", 9*time.Minute)}, want: emptied}, // (540 + 600)/600 = 1.9
+		{name: "an older one waits", wait: []Job{single("x", 11*time.Minute)}},                // (660 + 600)/600 = 2.1
+		{name: "an older one that finds a slice", wait: []Job{single("x", 11*time.Minute)}, free: true, want: emptied},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := testPolicy()
+			s := node(2, func(g, _ int, sl *Slice) {
+				if g == 0 || !c.free {
+					sl.Phase, sl.Job = JobRuns, "held"
+				}
+				if g == 1 && c.free && sl.Start > 0 {
+					sl.Phase, sl.Job = JobRuns, "kept"
+				}
+				if g == 1 && !c.free {
+					sl.Job = "kept"
+				}
+			})
+			held, kept := job("held", "batch"), job("kept", "train")
+			held.MaxWidth, held.Have, kept.MaxWidth, kept.Have = 7, 7, 7, 7
+			s.Jobs = append([]Job{held, kept, gang("g", 1)}, c.wait...)
+			got := ""
+			for _, m := range p.Decide(s).Moves {
+				if m.Action == Vacate && got == "" {
+					got = said([]Move{m})[0]
+				}
+			}
+			if got != c.want {
+				t.Errorf("first emptied %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
 // TestGangTooWide: wider than any server it takes GPUs of several; one that fits a
 // server waits for one.
 func TestGangTooWide(t *testing.T) {

@@ -39,6 +39,12 @@ type lender struct {
 	gathers int                     // gangs that GPUs were looked for
 	fitting map[gpu.Shape][]*offers // see shapes
 	dry     map[search]bool
+	idle    int // slices that nobody uses
+	// turn says of the gang that is looked at that an idle slice may be lent to every
+	// single job that stands before it: only then equals give way to it, or a GPU is
+	// kept for it. Emptying one of light work while such jobs wait makes seven more
+	// of them wait, for as long as the gang runs.
+	turn bool
 }
 
 // card1 is what a plan knows of one GPU.
@@ -62,14 +68,19 @@ func (d *decision) lendAll() {
 	// Gangs first: what they gather or keep for later must be known before a job
 	// moves in that would hold them up.
 	var singles []queued
+	first := 0 // jobs of one slice that stand before the gang and have none
 	for x := q.next(); x.tenant != nil; x = q.next() {
 		switch {
 		case x.job.Broken():
 			l.disband(x.job)
 		case d.claims(x.job.ID):
 		case x.job.gathers():
+			l.turn = first <= max(0, min(l.idle, l.lendable-l.lent-l.kept))
 			l.gather(x.job, x.tenant)
 		default:
+			if x.have == 0 {
+				first++
+			}
 			singles = append(singles, x)
 		}
 	}
@@ -124,6 +135,7 @@ func (l *lender) survey() {
 		case s.Lent():
 			o.careVictims = append(o.careVictims, i)
 		case s.Phase == Free || s.Phase == Asleep:
+			l.idle++
 			o.careful = append(o.careful, i)
 		case s.Phase == Ready:
 			o.spare(s.Model, i)

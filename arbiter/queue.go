@@ -10,7 +10,7 @@ import (
 // queue gives the waiting jobs in their order: by priority, which rises with waiting
 // (see steps); of equals the tenant
 // that has borrowed least for its weight; of one tenant who must start now to meet
-// its deadline, who has least, and who has waited longest for what is left to do.
+// its deadline, who has least, and who is oldest for what is left to do.
 type queue struct {
 	levels []level // highest priority first
 	shares map[string]*tenant
@@ -43,7 +43,7 @@ type rank struct {
 	level  int // its aged priority
 	urgent int // 0 = it must start now
 	have   int
-	ratio  float64 // of waiting and rest to rest
+	ratio  float64 // of age and rest to rest
 	seq    int     // in the snapshot
 }
 
@@ -65,11 +65,16 @@ func (l *line) Less(i, j int) bool {
 var usual = map[string]time.Duration{"batch": 5 * time.Minute, "quantize": 6 * time.Minute, "evaluate": 10 * time.Minute,
 	"train": time.Hour, "session": 4 * time.Hour}
 
-// response is the response ratio, (waited + rest)/rest: short jobs go first, and
-// nobody starves, since with waiting every ratio grows without end. Mean waiting
-// is far shorter than first come first served.
+// response is the response ratio, (age + rest)/rest: short jobs go first, and
+// nobody starves, since with age every ratio grows without end. Mean waiting is far
+// shorter than first come first served.
+//
+// It counts from when the job came, not from when it was last put back: a job that
+// is stopped for another would otherwise stand behind all that came meanwhile, be
+// given the first slice that serving wants back, and be stopped again. In an
+// overloaded day jobs of ten minutes waited three hours that way.
 func (j *Job) response(now time.Time) float64 {
-	return 1 + max(0, now.Sub(j.waitsSince()).Seconds())/max(j.rest().Seconds(), 1)
+	return 1 + max(0, now.Sub(j.Created).Seconds())/max(j.rest().Seconds(), 1)
 }
 
 // startBy is how long before its latest start a job goes ahead of its equals.

@@ -48,6 +48,10 @@ func TestWaits(t *testing.T) {
 		// a train runs an hour if nobody knows better: it had to start at noon.
 		{name: "an unknown rest is the usual one", jobs: []Job{of("b", 0, with(job("due", "train"), func(j *Job) { j.Deadline = noon.Add(time.Hour) }))},
 			want: "due capacity - by 12:00"},
+		// back is queued again for a minute, and came an hour ago: (60 + 60)/60 = 2 against (30 + 60)/60.
+		{name: "who was stopped keeps its age", jobs: []Job{of("b", 0, ago(30*time.Minute, job("new", "train"))),
+			of("b", 0, with(ago(time.Hour, job("back", "train")), func(j *Job) { j.Queued = noon.Add(-time.Minute) }))},
+			want: "back capacity -; new capacity -"},
 		{name: "kept", slices: []Slice{full[0], on("s1", g1, Free, "")}, jobs: []Job{job("x", "train")}, want: "x policy -"},
 		{name: "in another shape", slices: []Slice{full[0], on("s1", g1, Free, ""), on("s2", g1, Free, "")},
 			jobs: []Job{with(job("x", "train"), func(j *Job) { j.Needs = g2 })}, want: "x shape -"},
