@@ -35,6 +35,7 @@ var benchmarks = []benchmark{
 	{"plan", "time and memory of one plan of the arbiter, from 100 to 10,000 GPUs", plans},
 	{"loadgen", "what the load generator can send, and what others report of a stalled server", loadgens},
 	{"arbiter", "what lending gains and what it costs, beside other policies, in virtual time (half an hour; FULL=1: hours)", arbiters},
+	{"simulate", "processor time and memory of a simulated day of 64 GPUs", simulations},
 	{"prediction", "the demo's scenario live on timed engines beside the simulator", predictions},
 	{"jobs", "rows/s of a batch beside straight calls, the job store with 100,000 jobs, preemption of a trainer", jobsBench},
 	{"starts", "cold start and wake of a replica, start-up of `aloft serve`", starts},
