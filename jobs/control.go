@@ -44,7 +44,7 @@ func (m *Manager) endRun(ctx context.Context, j Job) {
 	m.mu.Lock()
 	r := m.runs[j.ID]
 	m.mu.Unlock()
-	if r == nil || !j.State.holds() {
+	if r == nil || m.drop(j, r) || !j.State.holds() {
 		return
 	}
 	select {

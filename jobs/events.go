@@ -110,6 +110,9 @@ func stateWords(old, j Job) (level, words string) {
 		case Running:
 			return LevelInfo, why("stopped by itself or with the server, waits for a slice again")
 		case Preempting:
+			if s := j.Suspended; s != nil {
+				return LevelInfo, fmt.Sprintf("suspended (preemption %d): it goes on when it gets %s again, until %s", j.Preemptions, s.Slice, s.Until.UTC().Format(time.RFC3339))
+			}
 			return LevelInfo, fmt.Sprintf("gave its slices back (preemption %d), waits for a slice again", j.Preemptions)
 		case Failed, Cancelled:
 			return LevelInfo, "is tried again because its user asked for it"
@@ -118,6 +121,9 @@ func stateWords(old, j Job) (level, words string) {
 		}
 		return LevelInfo, "waits for a slice"
 	case Starting:
+		if old.Suspended != nil {
+			return LevelInfo, "comes back to " + strings.Join(j.Slices, ", ") + ", where it was suspended"
+		}
 		return LevelInfo, "starts on " + strings.Join(j.Slices, ", ")
 	case Running:
 		if p := j.Progress; p.Resumes > old.Progress.Resumes {

@@ -158,6 +158,7 @@ type Course struct {
 	Saving      time.Duration // what a checkpoint takes, smoothed; 0 = not measured
 	Checkpoints []Checkpoint  // the last 32, oldest first
 	Result      json.RawMessage
+	Suspended   *Suspension `json:",omitempty"` // of a queued job whose processes stand still
 }
 
 // Checkpoint is one that a run completed.
@@ -222,6 +223,9 @@ func (j *Job) step(t State, now time.Time) {
 	j.State = t
 	if t != Waiting {
 		j.Why = ""
+	}
+	if t != Queued {
+		j.Suspended = nil
 	}
 	switch {
 	case t == Starting && j.Started.IsZero():

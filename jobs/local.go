@@ -31,6 +31,7 @@ type Local struct {
 	Slog    *slog.Logger
 	Confine func(gpu.Slice) []string // environment that confines to a slice; nil = CUDA_VISIBLE_DEVICES
 	Users   Users                    // whom jobs run as; zero = us
+	Suspend *Suspending              // nil = no job is suspended
 }
 
 // Users is a range of numeric users. A job always runs as the same one, so that
@@ -88,7 +89,7 @@ func (l Local) Start(ctx context.Context, launch Launch) (Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &localRun{out: out, ended: make(chan struct{}), launch: launch, user: l.Users.of(launch.Job.ID)}
+	r := &localRun{out: out, ended: make(chan struct{}), launch: launch, user: l.Users.of(launch.Job.ID), suspending: l.Suspend}
 	if err := l.startAll(ctx, r); err != nil {
 		r.stop(0)
 		r.reports.Wait()
@@ -261,10 +262,16 @@ type localRun struct {
 	ended   chan struct{}
 	exit    Exit
 
-	mu     sync.Mutex
-	asked  bool // to preempt
-	forced bool
-	over   string // the limit that was exceeded, in words
+	suspending *Suspending // nil = it cannot be suspended
+
+	mu        sync.Mutex
+	asked     bool // to preempt
+	forced    bool
+	over      string          // the limit that was exceeded, in words
+	away      *proc.Suspended // nil = it is not suspended
+	awaySince time.Time
+	awayFor   time.Duration // of the times before
+	charge    int64         // bytes counted for it while it is suspended
 }
 
 // Terminal is a session's, nil of other jobs.
@@ -343,6 +350,7 @@ func (r *localRun) join() {
 	}
 	close(over)
 	watching.Wait()
+	r.returned(time.Now())
 	r.reports.Wait()
 	r.out.Close()
 	r.mu.Lock()

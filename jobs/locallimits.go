@@ -31,18 +31,25 @@ func (r *localRun) watchLimits(ended <-chan struct{}) {
 		defer t.Stop()
 		tick = t.C
 	}
-	var late <-chan time.Time
-	if l.RunTime > 0 {
-		t := time.NewTimer(max(0, l.RunTime-r.launch.Job.Ran))
-		defer t.Stop()
-		late = t.C
+	began := time.Now()
+	rest := func(now time.Time) time.Duration { // of the run time, of which a suspension takes nothing
+		return l.RunTime - r.launch.Job.Ran - now.Sub(began) + r.wasAway(now)
+	}
+	late := time.NewTimer(time.Hour)
+	defer late.Stop()
+	if late.Stop(); l.RunTime > 0 {
+		late.Reset(max(0, rest(began)))
 	}
 	for {
 		why, grace := "", time.Duration(0)
 		select {
 		case <-ended:
 			return
-		case <-late:
+		case now := <-late.C:
+			if left := rest(now); left > 0 {
+				late.Reset(left)
+				continue
+			}
 			why, grace = fmt.Sprintf("run time limit exceeded: it ran for %v", l.RunTime), r.launch.Job.Grace
 		case <-tick:
 			if why = r.memoryOver(l.Memory); why == "" {

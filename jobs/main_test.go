@@ -47,6 +47,8 @@ func TestMain(m *testing.M) {
 		roleF15()
 	case "rows":
 		roleRows()
+	case "count":
+		os.Exit(roleCount())
 	case "show":
 		for _, e := range os.Environ() {
 			fmt.Println(e)
@@ -130,7 +132,9 @@ func openManager(dir string, o jobs.Options) (*jobs.Manager, func() error, error
 		o.Templates = templates()
 	}
 	o.Retry = jobs.Retry{First: time.Millisecond, Most: 10 * time.Millisecond, Attempts: 3}
-	o.Executor = jobs.Local{RunDir: filepath.Join(dir, "run"), MaxLog: 8192}
+	if o.Executor == nil {
+		o.Executor = jobs.Local{RunDir: filepath.Join(dir, "run"), MaxLog: 8192}
+	}
 	if o.Caller == nil {
 		o.Caller = caller(answer)
 	}

@@ -18,7 +18,7 @@ func (m *Manager) recoverJobs(ctx context.Context, left []Job) error {
 	at, ctx := errgroup.WithContext(ctx)
 	at.SetLimit(recoverAtOnce)
 	for _, j := range left {
-		if !j.State.holds() {
+		if !j.State.holds() && j.Suspended == nil {
 			continue
 		}
 		at.Go(func() error {
@@ -34,6 +34,8 @@ func (m *Manager) recoverJobs(ctx context.Context, left []Job) error {
 // recoverJob puts a job whose process is gone where it belongs.
 func recoverJob(j *Job) error {
 	switch now := time.Now(); {
+	case j.Suspended != nil:
+		j.Suspended, j.Error = nil, "the server ended while it was suspended"
 	case !j.State.holds():
 		return errUnchanged
 	case !j.Cancelling.IsZero() && j.Kind != KindBatch:

@@ -33,6 +33,8 @@ type run struct {
 	touched  time.Time // of a session: when its program last said that it is used
 	why      string    // of a session: why it was told to end
 	tune     *tuneRun  // of a fine-tuning job; belongs to the reader of reports
+	lent     []gpu.Slice
+	held     *holding // nil = it is not suspended
 }
 
 // progressEvery bounds how often plain progress is stored; checkpoints and
@@ -47,7 +49,10 @@ func (m *Manager) Start(ctx context.Context, id string, lent []gpu.Slice) error 
 	if len(lent) == 0 {
 		return fmt.Errorf("start job %s: no slice given", id)
 	}
-	r := &run{started: make(chan struct{}), ended: make(chan struct{}), done: make(chan struct{})}
+	if back, err := m.takeUp(ctx, id, lent); back || err != nil {
+		return err
+	}
+	r := &run{lent: lent, started: make(chan struct{}), ended: make(chan struct{}), done: make(chan struct{})}
 	if err := m.enroll(id, r); err != nil {
 		return err
 	}
@@ -181,6 +186,9 @@ func (m *Manager) watch(id string, r *run) {
 	defer m.release(id, r)
 	end := r.exec.Wait()
 	close(r.ended)
+	if r.settle() {
+		m.remark(context.Background(), id, LevelWarn, "its suspended processes have ended: "+end.String())
+	}
 	m.endured(r.ran(time.Now()), r.wasAsked())
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		j, err := m.ended(context.Background(), id, r, end)
@@ -210,13 +218,16 @@ func (m *Manager) ended(ctx context.Context, id string, r *run, end Exit) (Job, 
 	}
 	distrusted := ""
 	j, err := m.update(ctx, id, func(j *Job) error {
-		if !j.State.holds() {
+		if !j.State.holds() && j.Suspended == nil {
 			return errUnchanged
 		}
 		r.freshen(j)
 		now := time.Now()
 		j.Ran += r.ran(now)
 		was := *j
+		if was.Suspended != nil {
+			was.State = Preempting
+		}
 		if was.State == Running && r.wasAsked() { // paused, and resumed before it was gone
 			was.State = Preempting
 		}
@@ -239,8 +250,10 @@ func (m *Manager) ended(ctx context.Context, id string, r *run, end Exit) (Job, 
 		case to == Succeeded && tune != nil:
 			j.FineTune = tune
 		}
-		j.step(to, now)
-		j.Error = why
+		if j.State != to { // a suspended one is queued already
+			j.step(to, now)
+		}
+		j.Suspended, j.Error = nil, why
 		return nil
 	})
 	if err == nil && distrusted != "" {
@@ -257,10 +270,13 @@ func (r *run) freshen(j *Job) {
 	}
 }
 
-// ran is how long the run has lasted by now.
+// ran is how long the run has lasted by now, since it was last counted.
 func (r *run) ran(now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.held != nil { // it was when it was suspended
+		return 0
+	}
 	return max(now.Sub(r.began), 0)
 }
 
@@ -302,8 +318,15 @@ func (m *Manager) Preempt(ctx context.Context, id string, grace time.Duration) e
 	if grace <= 0 {
 		grace = m.grace(j)
 	}
-	r.ask(time.Now())
 	grace = graceWithin(ctx, grace)
+	if r.isHeld() && j.State == Queued && !m.isClosed() {
+		return nil // it has left its slices already
+	}
+	grace, away := m.suspend(ctx, j, r, grace)
+	if away {
+		return nil
+	}
+	r.ask(time.Now())
 	if j.Kind == KindSession {
 		grace = m.sessionGrace(ctx, j, r, grace)
 	}

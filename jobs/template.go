@@ -32,6 +32,7 @@ type Template struct {
 	KeepFor     time.Duration // of jobs that name none, and the most they can ask for; 0 = Options.KeepFor
 	Limits      Limits        // a job can only lower them
 	Session     SessionTerms  // kind session only
+	Suspend     bool          // its jobs may be suspended when their slice is wanted back
 	Checkpoints string        // folder below which each job has its own; "" = in the data folder
 }
 
@@ -126,6 +127,8 @@ func (t Template) validTerms() error {
 		return fmt.Errorf("limit of cpus is %v, want 0 to %v", l.CPUs, maxCPUs)
 	case l.Memory < 0 || l.Disk < 0 || l.Log < 0 || l.RunTime < 0:
 		return errors.New("a limit is negative")
+	case t.Suspend && (t.Kind == KindSession || t.MinWidth > 1):
+		return errors.New("suspend is for programs on one slice, and not for sessions")
 	case t.Checkpoints != "": // better refused than ignored
 		return fmt.Errorf("checkpoint folder %q: another folder than the data folder's is not there yet", t.Checkpoints)
 	case t.Session != (SessionTerms{}) && t.Kind != KindSession:

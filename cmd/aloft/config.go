@@ -134,6 +134,8 @@ type JobsConfig struct {
 	Free       bool             `yaml:"free_commands"` // admins may submit programs of their own
 	KeepFor    time.Duration    `yaml:"keep_for"`      // finished jobs, unless they or their template say otherwise
 	Sessions   SessionsConfig   `yaml:"sessions"`
+	Suspend    SuspendConfig    `yaml:"suspend"`
+	Users      UsersConfig      `yaml:"users"`
 	Templates  []TemplateConfig `yaml:"templates"`
 	Schedules  []ScheduleConfig `yaml:"schedules"`
 }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
 	cron "github.com/netresearch/go-cron"
 
+	"aloft/gpu/proc"
 	"aloft/jobs"
 )
 
@@ -29,6 +31,15 @@ type TemplateConfig struct {
 	Checkpoints string            `yaml:"checkpoints"`
 	FineTune    FineTuneConfig    `yaml:"fine_tune"`
 	Session     SessionConfig     `yaml:"session"`
+	Suspend     bool              `yaml:"suspend"` // where jobs.suspend allows it
+}
+
+// SuspendConfig lets jobs stand still in this machine's memory when their slice is
+// wanted back.
+type SuspendConfig struct {
+	Program string        `yaml:"program"` // NVIDIA's cuda-checkpoint; "" = no job is suspended
+	Memory  int64         `yaml:"memory"`  // bytes that all suspended jobs together may have
+	Longest time.Duration `yaml:"longest"` // that one waits for its slice
 }
 
 // SessionConfig is what a template of kind session says; 0 = jobs.sessions.
@@ -87,7 +98,7 @@ func (c *Config) templates() []jobs.Template {
 	library, noLibrary := c.library() // for programs that quantize or evaluate; those say themselves that there is none
 	for _, t := range c.Jobs.Templates {
 		l := t.Limits
-		j := jobs.Template{Name: t.Name, Kind: jobs.Kind(t.Kind), Command: t.Command, Shape: t.Shape,
+		j := jobs.Template{Suspend: t.Suspend, Name: t.Name, Kind: jobs.Kind(t.Kind), Command: t.Command, Shape: t.Shape,
 			MinWidth: t.Width.Min, MaxWidth: t.Width.Max, Priority: t.Priority, Grace: t.Grace, FineTunes: t.FineTune.Models,
 			Expected: t.Expected, Deadline: t.Deadline, Retries: t.Retries, KeepFor: t.KeepFor, Checkpoints: t.Checkpoints,
 			Session: jobs.SessionTerms{Idle: t.Session.Idle, Life: t.Session.Longest, Yields: t.Session.Yields},
@@ -106,6 +117,19 @@ func (c *Config) templates() []jobs.Template {
 		out = append(out, j)
 	}
 	return out
+}
+
+// defaultSuspended is how long a job stands still at most. Long enough for a burst;
+// short beside what a job would else do from its checkpoint on another slice.
+const defaultSuspended = 5 * time.Minute
+
+// suspending is what jobs are suspended with, before the tool was tried; nil = none is.
+func (c *Config) suspending() *jobs.Suspending {
+	s := c.Jobs.Suspend
+	if s == (SuspendConfig{}) {
+		return nil
+	}
+	return &jobs.Suspending{Tool: proc.Checkpointer{Program: s.Program}, Memory: s.Memory, Longest: cmp.Or(s.Longest, defaultSuspended)}
 }
 
 func (c *Config) sessions() jobs.Sessions {
@@ -158,7 +182,16 @@ func (c *Config) validateJobs() error {
 			}
 		}
 	}
+	suspending := c.suspending()
+	if suspending != nil {
+		if err := suspending.Validate(); err != nil {
+			return at("jobs.suspend", "%w", err)
+		}
+	}
 	for i, t := range c.templates() {
+		if t.Suspend && suspending == nil {
+			return at(fmt.Sprintf("jobs.templates[%d].suspend", i), "jobs.suspend does not say by which program")
+		}
 		if err := t.Validate(); err != nil {
 			return at(fmt.Sprintf("jobs.templates[%d]", i), "%w", err)
 		}
@@ -168,6 +201,9 @@ func (c *Config) validateJobs() error {
 	}
 	if err := c.sessions().Validate(); err != nil {
 		return at("jobs.sessions", "%w", err)
+	}
+	if _, err := c.users(); err != nil {
+		return err
 	}
 	if c.Jobs.KeepFor < 0 {
 		return at("jobs.keep_for", "%v is negative", c.Jobs.KeepFor)

@@ -54,6 +54,13 @@ func TestConfigMistakes(t *testing.T) {
 		{"fine-tuning of no model", goodModel + "jobs: {templates: [{name: j, kind: train, command: [x], fine_tune: {models: [n]}}]}\n", `line 6: jobs.templates[0].fine_tune.models[0]: "n" is no configured model`},
 		{"fine-tuning by two", goodModel + "jobs: {templates: [{name: j, kind: train, command: [x], fine_tune: {models: [m]}}, {name: k, kind: train, command: [x], fine_tune: {models: [m]}}]}\n", `"m" is trained by template "j" already`},
 		{"fine-tuning that cannot be asked for", goodModel + "jobs: {templates: [{name: j, kind: train, command: [x], fine_tune: {models: [m]}, params: [{name: p, type: int, max: 9}]}]}\n", `parameter "p" needs a default`},
+		{"suspension without a bound", goodModel + "jobs: {suspend: {program: x}}\n", "line 6: jobs.suspend: memory is 0 bytes, want more than 0"},
+		{"suspension by nothing", goodModel + "jobs: {suspend: {memory: 1}}\n", "jobs.suspend: no program given"},
+		{"suspension that is off", goodModel + "jobs: {templates: [{name: j, kind: train, command: [x], suspend: true}]}\n", "line 6: jobs.templates[0].suspend: jobs.suspend does not say by which program"},
+		{"suspended sessions", goodModel + "jobs: {suspend: {program: x, memory: 1}, templates: [{name: j, kind: session, command: [x], suspend: true}]}\n", "suspend is for programs on one slice, and not for sessions"},
+		{"users backwards", goodModel + "jobs: {users: {first: 5, last: 4}}\n", "line 6: jobs.users: users 5 to 4 are no range"},
+		{"users without a first", goodModel + "jobs: {users: {last: 4}}\n", "jobs.users: users 0 to 4 are no range"},
+		{"users that there cannot be", goodModel + "jobs: {users: {first: 5, last: 5000000000}}\n", "are no range within 1 and 4294967293"},
 		{"log level", goodModel + "log: {level: loud}\n", `log.level: "loud", want debug`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

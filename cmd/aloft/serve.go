@@ -55,11 +55,11 @@ type server struct {
 	telemetry *telemetry
 	store     *boltstore.Store
 	blobs     *blob.Bucket
-	jobs      *jobs.Manager
 	serving   *serving
 	work      *work
 	arbiter   *arbiter.Arbiter
 	gateway   *gateway.Server
+	runner
 	books
 	way   way
 	began time.Time
@@ -260,16 +260,16 @@ func (s *server) openJobs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.local, err = s.executor(ctx); err != nil {
+		return err
+	}
 	s.jobs, err = jobs.NewManager(jobs.Options{KeepFor: s.conf.Jobs.KeepFor, Schedules: schedules, Sessions: s.conf.sessions(), Store: s.store, Files: s.store, Blobs: s.blobs, Caller: caller{s},
-		Executor: s.executor(), Templates: s.conf.templates(), DataDir: s.data, Self: self,
+		Executor: s.local, Templates: s.conf.templates(), DataDir: s.data, Self: self,
 		BatchConcurrency: func(model string) int { return s.serving.concurrency(model, s.conf.Jobs.BatchRows) },
 		Serves:           func(model string) bool { return s.serving.set.Load().names[model] != nil },
 		OnChange:         func(jobs.Job) { s.arbiter.Kick() }}, s.log)
 	return err
 }
-
-// executor runs the processes of jobs.
-func (s *server) executor() *jobs.Local { return &jobs.Local{RunDir: s.path("run"), Slog: s.log} }
 
 func (s *server) openPool(context.Context) error {
 	models, err := s.engines(s.withVariants(s.conf))
@@ -370,7 +370,7 @@ func (s *server) run(ctx context.Context, stdout io.Writer) error {
 		}
 		return nil
 	})
-	loose, err := s.executor().Check(ctx)
+	loose, err := s.local.Check(ctx)
 	if err != nil {
 		return err
 	}
