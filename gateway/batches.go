@@ -133,6 +133,10 @@ func (s *Server) createBatch(x *exchange) {
 	if err == nil && in.Expires != nil {
 		ttl, err = expiry("output_expires_after", in.Expires.Anchor, in.Expires.Seconds)
 	}
+	once := ""
+	if err == nil {
+		once, err = onceKey(x)
+	}
 	key := ""
 	if x.grant != nil {
 		key = x.grant.ID
@@ -141,7 +145,7 @@ func (s *Server) createBatch(x *exchange) {
 	if err == nil {
 		b, err = s.deps.Batches.CreateBatch(s.base, jobs.BatchSpec{
 			InputFile: *in.Input, Endpoint: *in.Endpoint, Window: *in.Window,
-			Metadata: in.Metadata, OutputTTL: ttl, Tenant: x.tenant, Key: key,
+			Metadata: in.Metadata, OutputTTL: ttl, Tenant: x.tenant, Key: key, Idempotency: once,
 		})
 	}
 	s.batch(x, b, err)

@@ -142,6 +142,9 @@ func (s *Server) createTune(x *exchange) {
 	if err == nil {
 		spec, err = in.spec()
 	}
+	if err == nil {
+		spec.Idempotency, err = onceKey(x)
+	}
 	var j jobs.Job
 	if err == nil {
 		m, ok := s.deps.Catalog.Lookup(spec.Model)

@@ -95,6 +95,17 @@ const (
 	maxJobName = 128
 )
 
+// onceKey is the request's idempotency key; "" = none.
+func onceKey(x *exchange) (string, error) {
+	key := x.c.Request.Header.Peek("Idempotency-Key")
+	if len(key) > maxKey || !visible(key) {
+		return "", errKey
+	}
+	return string(key), nil
+}
+
+var errKey = invalid("idempotency_key", openai.CodeValue, "want at most %d visible ASCII characters without spaces", maxKey)
+
 // once takes the idempotency key from the header, where the body names none.
 func (w *jobWish) once(header []byte) error {
 	if len(header) > 0 && w.Key != "" && w.Key != string(header) {
@@ -104,7 +115,7 @@ func (w *jobWish) once(header []byte) error {
 		w.Key = string(header)
 	}
 	if len(w.Key) > maxKey || !visible([]byte(w.Key)) {
-		return invalid("idempotency_key", openai.CodeValue, "want at most %d visible ASCII characters without spaces", maxKey)
+		return errKey
 	}
 	if len(w.Name) > maxJobName || !visible([]byte(w.Name)) || w.Name == "latest" {
 		return invalid("name", openai.CodeValue, "want at most %d visible ASCII characters without spaces, and not \"latest\"", maxJobName)
@@ -203,7 +214,7 @@ func plain(in map[string]json.RawMessage) map[string]string {
 func (s *Server) batchJob(x *exchange, in *jobWish) (jobs.Job, error) {
 	b := in.Batch
 	rest := *in
-	rest.Kind, rest.Batch, rest.Priority = "", nil, 0
+	rest.Kind, rest.Batch, rest.Priority, rest.Key = "", nil, 0, ""
 	switch extra, err := json.Marshal(rest); {
 	case s.deps.Batches == nil || b == nil:
 		return jobs.Job{}, invalid("batch", openai.CodeMissing, "a job of kind batch has an object batch with input_file_id, endpoint and completion_window")
@@ -212,14 +223,14 @@ func (s *Server) batchJob(x *exchange, in *jobWish) (jobs.Job, error) {
 	case err != nil:
 		return jobs.Job{}, err
 	case string(extra) != emptyWish:
-		return jobs.Job{}, invalid("batch", openai.CodeValue, "a job of kind batch takes priority and batch, and nothing else")
+		return jobs.Job{}, invalid("batch", openai.CodeValue, "a job of kind batch takes priority, idempotency_key and batch, and nothing else")
 	case x.grant != nil && x.grant.Admin:
 		return jobs.Job{}, errAdminKey // its rows would run on a key that may use no model
 	}
 	if err := required("batch.input_file_id", &b.Input, "batch.endpoint", &b.Endpoint, "batch.completion_window", &b.Window); err != nil {
 		return jobs.Job{}, err
 	}
-	spec := jobs.BatchSpec{InputFile: b.Input, Endpoint: b.Endpoint, Window: b.Window, Metadata: b.Metadata, Tenant: x.tenant, Priority: min(in.Priority, 0)}
+	spec := jobs.BatchSpec{InputFile: b.Input, Endpoint: b.Endpoint, Window: b.Window, Metadata: b.Metadata, Tenant: x.tenant, Priority: min(in.Priority, 0), Idempotency: in.Key}
 	if x.grant != nil {
 		spec.Key = x.grant.ID
 	}

@@ -150,6 +150,54 @@ func TestIdempotentSubmission(t *testing.T) {
 	}
 }
 
+// Batches and fine-tuning jobs know a request that is sent again, too: by the
+// header that OpenAI's SDKs have for it.
+func TestIdempotentBatchesAndFineTunes(t *testing.T) {
+	e := withJobs(t, answer(200, "{}"), func(_ *Options, d *Deps) {
+		d.Keys = newRing(t, "k1", &Grant{Tenant: "red"}, "k2", &Grant{Tenant: "blue"})
+	})
+	file := func(key, purpose, text string) string {
+		body, kind := form(t, "purpose", purpose, "file", text)
+		_, reply := e.do(t, "POST", "/v1/files", body, "Content-Type", kind, "Authorization", "Bearer "+key)
+		return object(t, reply)["id"].(string)
+	}
+	line := `{"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{"model":"tiny","input":"x"}}`
+	example := strings.Repeat(`{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]}`+"\n", 10)
+	batch := func(key string) string {
+		return fmt.Sprintf(`"input_file_id":%q,"endpoint":"/v1/embeddings","completion_window":"24h"`, file(key, "batch", line))
+	}
+	tune := func(key string) string {
+		return fmt.Sprintf(`"model":"tiny","training_file":%q`, file(key, "fine-tune", example))
+	}
+	for _, c := range []struct{ path, red, blue, more string }{
+		{"/v1/batches", "{" + batch("k1") + "%s}", "{" + batch("k2") + "}", `,"metadata":{"a":"b"}`},
+		{tunesPath, "{" + tune("k1") + "%s}", "{" + tune("k2") + "}", `,"suffix":"mine"`},
+		{"/aloft/v1/jobs", `{"kind":"batch","batch":{` + batch("k1") + "}%s}", `{"kind":"batch","batch":{` + batch("k2") + "}}", `,"priority":-3`},
+	} {
+		key := "retry-of-" + strings.ReplaceAll(c.path, "/", "-")
+		ask := func(by, key, body string) (int, map[string]any) {
+			resp, text := e.post(t, c.path, body, "Authorization", "Bearer "+by, "Idempotency-Key", key)
+			return resp.StatusCode, object(t, text)
+		}
+		status, first := ask("k1", key, fmt.Sprintf(c.red, ""))
+		if status != 200 || first["id"] == nil {
+			t.Fatalf("%s: %d %v", c.path, status, first)
+		}
+		if status, again := ask("k1", key, fmt.Sprintf(c.red, "")); status != 200 || again["id"] != first["id"] {
+			t.Errorf("%s again: %d %v, want %v", c.path, status, again, first["id"])
+		}
+		if status, other := ask("k1", key, fmt.Sprintf(c.red, c.more)); status != 409 {
+			t.Errorf("%s, another request: %d %v, want 409", c.path, status, other)
+		}
+		if status, other := ask("k2", key, c.blue); status != 200 || other["id"] == first["id"] {
+			t.Errorf("%s by another tenant: %d %v, want one of its own", c.path, status, other)
+		}
+		if status, reply := ask("k1", "with a space", fmt.Sprintf(c.red, "")); status != 400 || reply["error"].(map[string]any)["param"] != "idempotency_key" {
+			t.Errorf("%s under a bad key: %d %v", c.path, status, reply)
+		}
+	}
+}
+
 // Each tenant has its own jobs; an admin has all of them, and sees whose they are.
 func TestJobsOfTenants(t *testing.T) {
 	e := withJobs(t, answer(200, "{}"), func(_ *Options, d *Deps) {

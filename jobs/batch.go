@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -102,6 +103,8 @@ type BatchSpec struct {
 	Tenant    string
 	Key       string // id of the API key on which its rows run; "" = none
 	Priority  int
+	// Idempotency is the user's key: asked for twice, made once; "" = none.
+	Idempotency string
 }
 
 var batchEndpoints = []backends.Endpoint{backends.Chat, backends.Completions, backends.Embeddings, backends.Responses}
@@ -188,7 +191,7 @@ func (s BatchSpec) Validate() error {
 	if s.OutputTTL < 0 {
 		return invalid("output_expires_after.seconds", "%v is negative", s.OutputTTL)
 	}
-	return validMetadata(s.Metadata)
+	return cmp.Or(validKey(s.Idempotency), validMetadata(s.Metadata))
 }
 
 // maxWindow bounds how long a batch can hold disk and a place in the queue.

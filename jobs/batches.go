@@ -8,10 +8,15 @@ import (
 )
 
 // CreateBatch stores a batch of the rows in an uploaded file and begins to
-// validate it. *InvalidError for what can be refused at once.
+// validate it. *InvalidError for what can be refused at once. A key that the
+// tenant has used answers with what it made, as Submit does.
 func (m *Manager) CreateBatch(ctx context.Context, s BatchSpec) (Batch, error) {
 	if err := s.Validate(); err != nil {
 		return Batch{}, err
+	}
+	terms := s.terms()
+	if old, err := m.batchWith(ctx, s.Tenant, terms); old.ID != "" || err != nil {
+		return old, err
 	}
 	f, err := m.File(ctx, s.InputFile)
 	switch {
@@ -32,7 +37,7 @@ func (m *Manager) CreateBatch(ctx context.Context, s BatchSpec) (Batch, error) {
 	}
 	j, err := m.add(ctx, Job{
 		ID: id, Tenant: s.Tenant, Kind: KindBatch, State: Queued, Priority: s.Priority,
-		MinWidth: 1, MaxWidth: 1, Times: Times{Created: now}, Progress: Progress{Unit: "rows"},
+		MinWidth: 1, MaxWidth: 1, Terms: terms, Times: Times{Created: now}, Progress: Progress{Unit: "rows"},
 		Batch: &Batch{
 			ID: id, Tenant: s.Tenant, Key: s.Key, Created: now, InputFile: f.ID, Endpoint: s.Endpoint, Window: s.Window,
 			Metadata: s.Metadata, OutputTTL: s.OutputTTL, Status: Validating,
@@ -41,9 +46,31 @@ func (m *Manager) CreateBatch(ctx context.Context, s BatchSpec) (Batch, error) {
 	})
 	if err != nil {
 		m.dropBatch(id)
+	}
+	if errors.Is(err, ErrKeyTaken) { // by a request at the same moment
+		return m.batchWith(ctx, s.Tenant, terms)
+	}
+	if err != nil {
 		return Batch{}, err
 	}
 	m.serveBatch(id)
+	return *j.Batch, nil
+}
+
+// terms are how the batch is known again: whichever of its tenant's API keys a
+// request came with, it is the same.
+func (s BatchSpec) terms() Terms {
+	request := s
+	request.Key, request.Idempotency = "", ""
+	return Terms{Idempotency: s.Idempotency, Asked: digest(request)}
+}
+
+// batchWith returns the tenant's batch that was made under the key; none if none was.
+func (m *Manager) batchWith(ctx context.Context, tenant string, t Terms) (Batch, error) {
+	j, err := m.madeWith(ctx, Job{Tenant: tenant, Terms: t})
+	if err != nil || j.Batch == nil {
+		return Batch{}, err
+	}
 	return *j.Batch, nil
 }
 

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -63,6 +64,8 @@ type FineTuneSpec struct {
 	Seed       *int64 // nil = one is made
 	Metadata   map[string]string
 	Tenant     string
+	// Idempotency is the user's key: asked for twice, made once; "" = none.
+	Idempotency string
 }
 
 const (
@@ -78,7 +81,7 @@ func (s FineTuneSpec) Validate() error {
 	if s.Seed != nil && (*s.Seed < 0 || *s.Seed > maxSeed) {
 		return invalid("seed", "%d is not from 0 to %d", *s.Seed, maxSeed)
 	}
-	return validMetadata(s.Metadata)
+	return cmp.Or(validKey(s.Idempotency), validMetadata(s.Metadata))
 }
 
 // suffixLetters are those of a suffix: it becomes part of a model's name, whose

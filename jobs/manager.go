@@ -180,6 +180,9 @@ func (m *Manager) add(ctx context.Context, j Job) (Job, error) {
 		m.unreserve()
 		return Job{}, fmt.Errorf("store job %s: %w", j.ID, err)
 	}
+	if j.FineTune != nil {
+		m.checkExamples(j.ID)
+	}
 	m.note(j, time.Now(), true)
 	m.log.Info("job queued", "job", j.ID, "kind", j.Kind)
 	m.opt.OnChange(j)

@@ -183,6 +183,7 @@ func (p *program) run(name string, from int64, report func(jobs.Report), save fu
 type asked struct {
 	id, name, key, template string
 	deps                    []string
+	input                   string // file of a batch
 
 	cancelled, paused, deleted bool
 	doomed                     bool   // a removal was interrupted: its files may be gone before its record
@@ -339,7 +340,7 @@ func (w *propertyWorld) known(j jobs.Job) *asked {
 		return k
 	}
 	for _, k := range w.names {
-		if k.id == "" && j.Schedule == "" && (k.name == j.Name || k.template == "batch" && j.Batch != nil) {
+		if k.id == "" && j.Schedule == "" && (k.name == j.Name || k.template == "batch" && k.key == j.Idempotency) {
 			k.id = j.ID
 			w.jobs[j.ID] = k
 			return k
@@ -484,6 +485,9 @@ func (w *propertyWorld) deed() {
 		name := names[w.r.IntN(len(names))]
 		_, err := changes[name](ctx, some.ID)
 		w.answered(k, name, err)
+		if w.r.IntN(5) == 0 { // while the wish is all there is
+			w.store.kill()
+		}
 	case what == 11 && k != nil:
 		w.answered(k, "delete", w.m.Delete(ctx, some.ID))
 	case what == 12 && k != nil:
@@ -563,9 +567,14 @@ func (w *propertyWorld) submit(list []jobs.Job) {
 func (w *propertyWorld) send(k *asked) {
 	if k.deleted { // the key is free again
 		w.mu.Lock()
-		k = &asked{name: k.name, key: k.key, template: k.template, deps: k.deps}
+		k = &asked{name: k.name, key: k.key, template: k.template, deps: k.deps, input: k.input}
 		w.names[k.name] = k
 		w.mu.Unlock()
+	}
+	if k.template == "batch" {
+		b, err := w.m.CreateBatch(context.Background(), jobs.BatchSpec{InputFile: k.input, Endpoint: "/v1/embeddings", Window: "240h", Idempotency: k.key})
+		w.took(k, b.ID, err)
+		return
 	}
 	retries := 0
 	if k.template == "fails" {
@@ -622,16 +631,15 @@ func (w *propertyWorld) again() {
 }
 
 func (w *propertyWorld) batch() {
-	k := w.ask("batch")
-	b, err := createBatch(w.m, rowsFile(propertyRows), "240h")
-	w.answered(nil, "batch", err)
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	ctx := context.Background()
+	f, err := w.m.CreateFile(ctx, known(jobs.FileSpec{Name: "in.jsonl", Purpose: jobs.PurposeBatch}), strings.NewReader(rowsFile(propertyRows)))
+	w.answered(nil, "upload", err)
 	if err != nil {
-		return // what may be there of it is found by its kind
+		return
 	}
-	k.id = b.ID
-	w.jobs[b.ID] = k
+	k := w.ask("batch")
+	k.key, k.input = "key-of-"+k.name, f.ID
+	w.send(k)
 }
 
 // lend starts up to three of what waits.

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -28,12 +29,17 @@ const (
 // A key that the tenant has used answers with the job that it made, whatever has
 // become of it; ErrConflict if that was asked for in other words.
 func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
-	asked := digest(j)
-	if j.Idempotency != "" {
-		if old, err := m.madeWith(ctx, j.Tenant, j.Idempotency, asked); old.ID != "" || err != nil {
-			return old, err
-		}
+	request := j
+	request.Idempotency = ""
+	j.Asked = digest(request)
+	if old, err := m.madeWith(ctx, j); old.ID != "" || err != nil {
+		return old, err
 	}
+	return m.submit(ctx, j)
+}
+
+// submit makes the job of a request that j.Asked tells from others.
+func (m *Manager) submit(ctx context.Context, j Job) (Job, error) {
 	now := time.Now()
 	if err := m.fill(&j); err != nil {
 		return Job{}, err
@@ -48,7 +54,6 @@ func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
 	if err := m.fillSession(ctx, &j); err != nil {
 		return Job{}, err
 	}
-	j.Terms.Asked = asked
 	prefix := "job_"
 	if j.FineTune != nil {
 		prefix = tunePrefix
@@ -61,30 +66,33 @@ func (m *Manager) Submit(ctx context.Context, j Job) (Job, error) {
 	}
 	added, err := m.enter(ctx, j, now)
 	if errors.Is(err, ErrKeyTaken) { // by a request at the same moment
-		return m.madeWith(ctx, j.Tenant, j.Idempotency, asked)
+		return m.madeWith(ctx, j)
 	}
 	return added, err
 }
 
-// digest tells one request from another; the key is not part of it.
-func digest(j Job) string {
-	j.Idempotency = ""
-	text, err := json.Marshal(j)
+// digest tells one request from another. The key is not to be part of it.
+func digest(request any) string {
+	text, err := json.Marshal(request)
 	if err != nil {
-		panic("BUG: a job that cannot be stored: " + err.Error())
+		panic("BUG: a request that cannot be stored: " + err.Error())
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:16])
 }
 
-// madeWith returns the tenant's job with the key; none if there is none.
-func (m *Manager) madeWith(ctx context.Context, tenant, key, asked string) (Job, error) {
-	list, err := m.opt.Store.List(ctx, Filter{Tenant: tenant, Key: key})
+// madeWith returns the tenant's job with j's key; none if there is none.
+// ErrConflict if that was asked for in other words.
+func (m *Manager) madeWith(ctx context.Context, j Job) (Job, error) {
+	if j.Idempotency == "" {
+		return Job{}, nil
+	}
+	list, err := m.opt.Store.List(ctx, Filter{Tenant: j.Tenant, Key: j.Idempotency})
 	if err != nil || len(list) == 0 {
 		return Job{}, err
 	}
-	if list[0].Asked != asked {
-		return Job{}, fmt.Errorf("idempotency key %q made %s, which was asked for otherwise: %w", key, list[0].ID, ErrConflict)
+	if list[0].Asked != j.Asked {
+		return Job{}, fmt.Errorf("idempotency key %q made %s, which was asked for otherwise: %w", j.Idempotency, list[0].ID, ErrConflict)
 	}
 	m.freshen(&list[0])
 	return list[0], nil
@@ -128,8 +136,6 @@ func (j Job) validate(now time.Time) error {
 		return invalid("grace_seconds", "%v is not from 0 to %v", j.Grace.Seconds(), MaxGrace.Seconds())
 	case len(j.Name) > maxNameLen:
 		return invalid("name", "has %d bytes, at most %d", len(j.Name), maxNameLen)
-	case len(j.Idempotency) > maxNameLen:
-		return invalid("idempotency_key", "has %d bytes, at most %d", len(j.Idempotency), maxNameLen)
 	case j.Retries < 0 || j.Retries > maxRetries:
 		return invalid("retries", "%d is not from 0 to %d", j.Retries, maxRetries)
 	case j.KeepFor < 0 || j.KeepFor > maxKeepFor:
@@ -149,7 +155,14 @@ func (j Job) validate(now time.Time) error {
 	case l.Memory < 0 || l.Disk < 0 || l.Log < 0 || l.RunTime < 0:
 		return invalid("limits", "one is negative")
 	}
-	return j.validDepends()
+	return cmp.Or(validKey(j.Idempotency), j.validDepends())
+}
+
+func validKey(key string) error {
+	if len(key) > maxNameLen {
+		return invalid("idempotency_key", "has %d bytes, at most %d", len(key), maxNameLen)
+	}
+	return nil
 }
 
 func (j Job) validDepends() error {

@@ -18,10 +18,17 @@ const maxChecks = 2
 
 // CreateFineTune stores a job of the template that trains the model, and begins
 // to read its files; until they are found good it waits for no slice.
-// *InvalidError for what can be refused at once.
+// *InvalidError for what can be refused at once. A key that the tenant has used
+// answers with what it made, as Submit does.
 func (m *Manager) CreateFineTune(ctx context.Context, s FineTuneSpec) (Job, error) {
 	if err := s.Validate(); err != nil {
 		return Job{}, err
+	}
+	request := s // in which a seed that was left to us is not there: it differs each time
+	request.Idempotency = ""
+	terms := Terms{Idempotency: s.Idempotency, Asked: digest(request)}
+	if old, err := m.madeWith(ctx, Job{Tenant: s.Tenant, Terms: terms}); old.ID != "" || err != nil {
+		return old, err
 	}
 	t, ok := m.fineTuner(s.Model)
 	if !ok {
@@ -43,12 +50,8 @@ func (m *Manager) CreateFineTune(ctx context.Context, s FineTuneSpec) (Job, erro
 	case params[ParamSeed] != "":
 		f.Seed, _ = strconv.ParseInt(params[ParamSeed], 10, 64) // checked as the parameter's value
 	}
-	j, err := m.Submit(ctx, Job{Tenant: s.Tenant, Template: t.Name, Params: params, Terms: Terms{FineTune: f}})
-	if err != nil {
-		return Job{}, err
-	}
-	m.checkExamples(j.ID)
-	return j, nil
+	terms.FineTune = f
+	return m.submit(ctx, Job{Tenant: s.Tenant, Template: t.Name, Params: params, Terms: terms})
 }
 
 // fineTuner is the template that trains a model.
