@@ -45,6 +45,8 @@ func TestMain(m *testing.M) {
 		roleServe()
 	case "f15":
 		roleF15()
+	case "publish":
+		rolePublish()
 	case "rows":
 		roleRows()
 	case "count":
@@ -119,12 +121,15 @@ func openManager(dir string, o jobs.Options) (*jobs.Manager, func() error, error
 		store.Close()
 		return nil, nil, err
 	}
-	if f, ok := o.Store.(*faulty); ok {
-		f.Store, o.Store = store, f
-	} else {
+	o.Files, o.DataDir = store, dir
+	switch s := o.Store.(type) {
+	case *faulty:
+		s.Store = store
+	case *killer:
+		s.Store, o.Files = store, s
+	default:
 		o.Store = store
 	}
-	o.Files, o.DataDir = store, dir
 	if o.Blobs == nil {
 		o.Blobs = bucket
 	}

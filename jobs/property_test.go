@@ -209,6 +209,7 @@ type propertyWorld struct {
 	live  map[string]*program
 	done  map[string]bool // rows that were committed when this life began
 	lives int
+	last  bool // this life goes on to the end
 	count int
 	deeds map[string]int
 }
@@ -485,14 +486,14 @@ func (w *propertyWorld) deed() {
 		name := names[w.r.IntN(len(names))]
 		_, err := changes[name](ctx, some.ID)
 		w.answered(k, name, err)
-		if w.r.IntN(5) == 0 { // while the wish is all there is
+		if w.r.IntN(5) == 0 && !w.last { // while the wish is all there is
 			w.store.kill()
 		}
 	case what == 11 && k != nil:
 		w.answered(k, "delete", w.m.Delete(ctx, some.ID))
 	case what == 12 && k != nil:
 		w.answered(k, "preempt", w.m.Preempt(ctx, some.ID, 0))
-	case what == 13 && w.r.IntN(3) == 0:
+	case what == 13 && w.r.IntN(3) == 0 && !w.last:
 		w.store.kill()
 	default:
 		w.lend(open)
@@ -784,7 +785,11 @@ func outlive(t *testing.T, seed uint64) {
 			return
 		}
 	}
+	w.last = true
 	w.life(0, func() {
+		for range 100 {
+			w.deed()
+		}
 		w.drain()
 		w.judge()
 	})
