@@ -435,8 +435,7 @@ func TestBatchListsAndErrors(t *testing.T) {
 		_, text := e.post(t, "/v1/batches", fmt.Sprintf(`{"input_file_id":"%s","endpoint":"/v1/chat/completions","completion_window":"24h"}`, f["id"]))
 		ids = append(ids, object(t, text)["id"].(string))
 	}
-	var b map[string]any
-	b = object(t, e.untilBatch(t, ids[0], "failed"))
+	b := object(t, e.untilBatch(t, ids[0], "failed"))
 	var lines []string
 	for _, d := range b["errors"].(map[string]any)["data"].([]any) {
 		d := d.(map[string]any)
