@@ -16,7 +16,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 
 # Shuffled results are never cached, and one package runs at a time: many of
 # them start real engines, and two at once on two cores would measure each other.
-GOTEST := go test -count=1 -shuffle=on -p 1 -timeout 10m $(if $(V),-v)
+GOTEST := go test -count=1 -shuffle=on -p 1 -timeout 30m $(if $(V),-v)
 
 .PHONY: help build engine check structure test race storm fuzz bench demo serve image image-nvml vuln clean
 

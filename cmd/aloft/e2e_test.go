@@ -23,7 +23,7 @@ import (
 // These tests run the real binary, with real engines as its children, on a
 // machine that may be busy: what must happen is bounded by patience, and no
 // test judges speed.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // repository is the root of the checkout.
 var repository = func() string { p, _ := filepath.Abs("../.."); return p }()

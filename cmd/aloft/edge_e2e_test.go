@@ -47,7 +47,7 @@ func TestStopWhileEnginesLoad(t *testing.T) {
 func toldToComeBack(t *testing.T, data string) {
 	t.Helper()
 	said := ""
-	if !eventually(patience/3, func() bool {
+	if !eventually(patience, func() bool {
 		address, err := os.ReadFile(filepath.Join(data, "run", "address"))
 		if err != nil {
 			return false

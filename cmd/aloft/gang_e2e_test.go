@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // gangJob is what a test reads of a job.
@@ -75,7 +74,7 @@ func TestGangsLive(t *testing.T) {
 	if p, err := os.FindProcess(members[1]); err != nil || p.Kill() != nil {
 		t.Fatal("a member could not be killed")
 	}
-	if !eventually(20*time.Second, func() bool { return len(processes("ALOFT_JOB_ID="+id)) == 0 }) {
+	if !eventually(patience, func() bool { return len(processes("ALOFT_JOB_ID="+id)) == 0 }) {
 		t.Error("a member outlives another")
 	}
 	var j gangJob

@@ -59,7 +59,7 @@ func TestJobCommands(t *testing.T) {
 		t.Errorf("jobs templates:\n%s", out)
 	}
 	// From submission to result, followed all the way.
-	out := call(t, env, "jobs", "submit", "count", "to=5", "--name", "first", "--wait", "--live", "plain", "--timeout", "80s")
+	out := call(t, env, "jobs", "submit", "count", "to=5", "--name", "first", "--wait", "--live", "plain", "--timeout", "170s")
 	if !strings.Contains(out, "succeeded") || !strings.Contains(out, "first 5 of 5 steps") {
 		t.Errorf("jobs submit --wait: %s", out)
 	}
@@ -188,7 +188,7 @@ func TestBatchCommands(t *testing.T) {
 	env := s.env()
 	const n = 60
 	file := rows(t, "reader", n)
-	wait := aloft(t, env, "batch", "submit", file, "--wait", "--live", "plain", "--metadata", "for=test", "--timeout", "80s")
+	wait := aloft(t, env, "batch", "submit", file, "--wait", "--live", "plain", "--metadata", "for=test", "--timeout", "170s")
 	if code := wait.ended(t, patience); code != 0 || !strings.Contains(wait.out.String(), fmt.Sprintf("completed   %d of %d rows done, 0 failed", n, n)) || strings.Contains(wait.err.String(), "\x1b") {
 		t.Errorf("batch submit --wait: exit code %d, %s%s", code, wait.out.String(), wait.err.String())
 	}
@@ -275,7 +275,7 @@ func TestJobCommandsOfTenants(t *testing.T) {
 	if code := aloft(t, red, "jobs", "wait", "mine").ended(t, patience); code != 3 {
 		t.Errorf("cancelled by an admin: exit code %d, want 3", code)
 	}
-	call(t, boss, "jobs", "submit", "--kind", "train", "--name", "free", "--wait", "--timeout", "80s", "--", "sh", "-c", "echo free --of charge")
+	call(t, boss, "jobs", "submit", "--kind", "train", "--name", "free", "--wait", "--timeout", "170s", "--", "sh", "-c", "echo free --of charge")
 	if out := call(t, boss, "jobs", "logs", "free"); out != "free --of charge\n" {
 		t.Errorf("what an admin's own program wrote: %q", out)
 	}

@@ -110,7 +110,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	s := start(t, t.TempDir(), nil, "--config", write(t, "aloft.yaml", timed))
 	var clients sync.WaitGroup
 	defer clients.Wait()
-	for range 200 { // 8 slots: half a minute of work
+	for range 200 { // 8 slots: half a minute of work, or more
 		clients.Go(func() {
 			_ = s.ask(http.MethodPost, "/v1/chat/completions", map[string]any{"model": "writer", "messages": []map[string]string{{"role": "user", "content": "go on"}}}, nil)
 		})
@@ -120,11 +120,11 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 		if err := s.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		if sig == syscall.SIGINT && !eventually(patience/3, func() bool { return strings.Contains(s.err.String(), "drain began") }) {
+		if sig == syscall.SIGINT && !eventually(patience, func() bool { return strings.Contains(s.err.String(), "drain began") }) {
 			t.Fatalf("no drain:\n%s", s.err.String())
 		}
 	}
-	if code := s.ended(t, 5*time.Second); code == 0 {
+	if code := s.ended(t, 20*time.Second); code == 0 {
 		t.Error("exit code 0 though answers were cut off")
 	}
 	s.gone(t)
@@ -135,37 +135,45 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 func TestKilledServerResumes(t *testing.T) {
 	data, conf := t.TempDir(), write(t, "aloft.yaml", timed)
 	s := start(t, data, nil, "--config", conf)
-	const n = 400
-	out := call(t, s.env(), "batch", "submit", rows(t, "reader", n))
-	batch, _, _ := strings.Cut(out, " ")
-	job, _, _ := strings.Cut(call(t, s.env(), "jobs", "submit", "train", "steps=400"), " ")
-
-	// Well into both: some rows are done, the first checkpoint is written.
+	var batch, job string
 	var b batchObject
 	var j struct {
 		State    string
 		Progress struct{ Done, Resumes int64 }
 	}
-	if !eventually(patience, func() bool {
-		if err := s.get("/v1/batches/"+batch, &b); err != nil {
-			t.Fatal(err)
+	// Well into both: some rows are done, the first checkpoint is written. Where one
+	// of them ends before the other is so far, both are tried larger.
+	n := 400
+	for ; ; n *= 4 {
+		batch, _, _ = strings.Cut(call(t, s.env(), "batch", "submit", rows(t, "reader", n)), " ")
+		job, _, _ = strings.Cut(call(t, s.env(), "jobs", "submit", "train", fmt.Sprint("steps=", n)), " ")
+		over := false
+		if !eventually(patience, func() bool {
+			if err := s.get("/v1/batches/"+batch, &b); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.get("/aloft/v1/jobs/"+job, &j); err != nil {
+				t.Fatal(err)
+			}
+			over = b.ended() || j.State == "succeeded"
+			return over || b.RequestCounts.Completed >= 20 && j.Progress.Done >= 45
+		}) {
+			t.Fatalf("batch %+v, job %+v after %v\n%s", b, j, patience, call(t, s.env(), "why"))
 		}
-		if err := s.get("/aloft/v1/jobs/"+job, &j); err != nil {
-			t.Fatal(err)
+		if !over {
+			break
 		}
-		return b.RequestCounts.Completed >= 20 && j.Progress.Done >= 45
-	}) {
-		t.Fatalf("batch %+v, job %+v after %v\n%s", b, j, patience, call(t, s.env(), "why"))
-	}
-	if b.ended() || j.State == "succeeded" {
-		t.Fatalf("too fast to be killed: batch %+v, job %+v", b, j)
+		if n > 5000 {
+			t.Fatalf("too fast to be killed: batch %+v, job %+v", b, j)
+		}
+		call(t, s.env(), "jobs", "wait", job)
 	}
 	children := s.running()
 	if len(children) < 4 { // the server, two engines, the training
 		t.Errorf("only %d processes: %v", len(children), children)
 	}
 	_ = s.Process.Signal(syscall.SIGKILL)
-	s.ended(t, patience/3)
+	s.ended(t, patience)
 	s.gone(t)
 
 	s = start(t, data, nil, "--config", conf)
@@ -176,8 +184,8 @@ func TestKilledServerResumes(t *testing.T) {
 	if !eventually(patience, func() bool { return s.get("/aloft/v1/jobs/"+job, &j) == nil && j.State == "succeeded" }) {
 		t.Fatalf("job after the restart: %+v\n%s", j, call(t, s.env(), "why", job))
 	}
-	if j.Progress.Resumes != 1 || j.Progress.Done != 400 {
-		t.Errorf("job after the restart: %+v, want 400 steps and one resume", j)
+	if j.Progress.Resumes != 1 || j.Progress.Done != int64(n) {
+		t.Errorf("job after the restart: %+v, want %d steps and one resume", j, n)
 	}
 	s.stop(t)
 }
@@ -244,11 +252,8 @@ func TestSilentEngine(t *testing.T) {
 	for {
 		if _, err := s.embed("tiny", "after"); err == nil {
 			break
-		} else if time.Since(began) > 60*time.Second {
-			t.Fatalf("no answer after a minute: %v", err)
+		} else if took := time.Since(began); took > patience {
+			t.Fatalf("no answer after %v: %v", took, err)
 		}
-	}
-	if took := time.Since(began); took > 60*time.Second {
-		t.Errorf("answered after %v, want under a minute", took)
 	}
 }

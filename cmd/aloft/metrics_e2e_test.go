@@ -65,7 +65,7 @@ func TestMetricsOfRequests(t *testing.T) {
 			t.Errorf("/metrics is without %s", want)
 		}
 	}
-	if !eventually(patience/3, func() bool {
+	if !eventually(patience, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return strings.Contains(pushed.String(), "gen_ai.server.request.duration") && strings.Contains(pushed.String(), "tiny")

@@ -149,14 +149,19 @@ func TestOperate(t *testing.T) {
 	if st, r := s.observed(t); st.Arbiter.Lent != 0 || r.Lending.Loans != 0 {
 		t.Errorf("lent during a window: %+v\n%s", r.Lending, call(t, s.env(), "why"))
 	}
-	until := time.Now().Add(10 * time.Second).UTC().Format(time.RFC3339) // a reload is seen within two
-	reload("mode: lend\n  windows: [{name: short, from: '2026-01-01 00:00', until: '" + until + "'}]")
+	for _, rest := range []time.Duration{time.Hour, 0} { // open when it is first seen, then over
+		until := time.Now().Add(rest).UTC().Format(time.RFC3339)
+		reload("mode: lend\n  windows: [{name: short, from: '2026-01-01 00:00', until: '" + until + "'}]")
+		if !eventually(patience, func() bool { return strings.Contains(s.err.String(), "open=[short] before=[freeze]") }) {
+			t.Fatalf("the log does not say that another window is open:\n%s", s.err.String())
+		}
+	}
 	if !eventually(patience, func() bool { st, _ := s.observed(t); return st.Arbiter.Lent == 2 && len(st.Arbiter.Windows) == 0 }) {
 		t.Fatalf("two slices are not lent after the window:\n%s", call(t, s.env(), "why"))
 	}
 	for _, said := range []string{"open=[freeze] before=[]", "open=[short] before=[freeze]", "open=[] before=[short]"} {
-		if !strings.Contains(s.err.String(), said) {
-			t.Errorf("the log does not say %s", said)
+		if !eventually(patience, func() bool { return strings.Contains(s.err.String(), said) }) {
+			t.Errorf("the log does not say %s:\n%s", said, s.err.String())
 		}
 	}
 	for _, job := range []string{a, b} {

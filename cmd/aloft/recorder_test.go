@@ -109,7 +109,7 @@ func TestRecorderIsBounded(t *testing.T) {
 	for range 5 {
 		r.observe(outcomeAt(time.Now()))
 	}
-	if !eventually(5*time.Second, func() bool { s := r.Recording(); return s.Full && s.Lost == 2 }) {
+	if !eventually(patience, func() bool { s := r.Recording(); return s.Full && s.Lost == 2 }) {
 		t.Fatalf("%+v, want full with 3 rows and 2 lost", r.Recording())
 	}
 	full := r.Recording()

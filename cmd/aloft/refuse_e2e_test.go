@@ -130,7 +130,7 @@ func TestServeRefuses(t *testing.T) {
 // refused checks that a run ended with exit code 1 and one line that has all parts.
 func refused(t *testing.T, c *command, parts ...string) {
 	t.Helper()
-	if code := c.ended(t, patience/3); code != 1 {
+	if code := c.ended(t, patience); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	text := strings.TrimSpace(c.err.String())
