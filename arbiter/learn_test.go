@@ -105,6 +105,17 @@ func TestLearn(t *testing.T) {
 	if s := Learn(wave(600, 2, 5), o); s.Late != 0 || s.Lent >= rare.Lent || s.Fast*s.scale(2) < 1.25*5-1e-9 {
 		t.Errorf("strict: %+v, want more than the worst rise", s)
 	}
+	o.Strict = false
+	// Jumps once a minute: what gives the slices back in between and takes them again
+	// moves 5 replicas 60 times an hour. At 20 s each that is 6,000 s of the 36,000
+	// that ten have: more than 2.4 %. So they stay.
+	if calm := Learn(wave(60, 2, 5), o); calm.Moves*20 > learnCost*36000 {
+		t.Errorf("jumps each minute: %+v, want at most %g s spent an hour", calm, learnCost*36000)
+	}
+	o.OutBack = time.Second // 300 s: they may go
+	if quick := Learn(wave(60, 2, 5), o); quick.Moves < 200 {
+		t.Errorf("cheap loans: %+v, want some in each minute", quick)
+	}
 	if l := Learn(Past{Level: make([]float32, 3599), Work: make([]float32, 3599)}, o); l.Learned() {
 		t.Errorf("%+v learned from less than an hour", l)
 	}
