@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"time"
 
 	"aloft/backends/openai"
@@ -20,31 +21,39 @@ const (
 	tailBytes = 8 << 20
 )
 
-// older is the name of a log's part before it was rotated.
-const older = ".1"
+// offsetHeader says how many bytes of the log came before the answer: who was cut
+// off goes on with offset, that and what it has got since.
+const offsetHeader = "X-Aloft-Log-Offset"
 
 // jobLogs answers with what the job's program wrote, as plain text: all that is
-// kept or the last lines, and with follow also what it writes until the job ends.
+// kept, or the last lines, or from an offset into all that was ever written on;
+// and with follow also what it writes until the job ends.
 func (s *Server) jobLogs(x *exchange) {
 	j, err := s.ownJob(x)
 	q := x.c.QueryArgs()
-	follow, tail := false, 0
+	follow, w := false, logWish{}
 	if err == nil {
 		follow, err = flag("follow", q.Peek("follow"))
 	}
 	if text := q.Peek("tail"); err == nil && len(text) > 0 {
-		if tail, err = pageLimit(text, 0, maxTail); err != nil {
+		if w.tail, err = pageLimit(text, 0, maxTail); err != nil {
 			err = invalid("tail", openai.CodeValue, "tail is %.40q, want 1 to %d lines", text, maxTail)
+		}
+	}
+	if text := q.Peek("offset"); err == nil && len(text) > 0 {
+		if w.offset, err = strconv.ParseInt(string(text), 10, 64); err != nil || w.offset < 0 || w.tail > 0 {
+			err = invalid("offset", openai.CodeValue, "offset is %.40q, want bytes, and no tail beside it", text)
 		}
 	}
 	var l *jobLog
 	if err == nil {
-		l, err = openLog(s.deps.Jobs.LogPath(j.ID), tail)
+		l, err = openLog(s.deps.Jobs.LogPath(j.ID), w)
 	}
 	if err != nil {
 		s.fail(x, err)
 		return
 	}
+	x.c.Response.Header.Set(offsetHeader, strconv.FormatInt(l.began, 10))
 	l.done = func() (bool, error) {
 		if !follow {
 			return true, nil
@@ -77,38 +86,109 @@ func flag(name string, text []byte) (bool, error) {
 // jobLog reads a log file that grows and is rotated: its writer renames it and
 // begins another under the same name.
 type jobLog struct {
-	path string
-	done func() (bool, error) // asked when all is read: nothing more comes
-	rest []*os.File           // open and not read to the end, the oldest first; the last one grows
-	last bool                 // done has said so: what came meanwhile is read once more
-	look time.Time            // when done was asked
-	buf  []byte
+	path  string
+	done  func() (bool, error) // asked when all is read: nothing more comes
+	began int64                // bytes of the log before the first that is read
+	rest  []*os.File           // open and not read to the end, the oldest first; the last one grows
+	last  bool                 // done has said so: what came meanwhile is read once more
+	look  time.Time            // when done was asked
+	buf   []byte
 }
 
 // doneEvery is how often done is asked: it reads the store.
 const doneEvery = 2 * followPoll
 
-// openLog opens the log at path at its beginning, or so many lines before its end.
-func openLog(path string, tail int) (*jobLog, error) {
+// logWish is where in a log to begin: zero = with what is kept.
+type logWish struct {
+	tail   int   // so many lines before the end
+	offset int64 // after so many bytes of all that was ever written
+}
+
+// openLog opens the log at path where it is wished.
+func openLog(path string, w logWish) (*jobLog, error) {
 	l := &jobLog{path: path, buf: make([]byte, 32<<10)}
-	for _, name := range []string{path + older, path} {
-		f, err := os.Open(name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // nothing was written, or rotated, yet
-		}
-		if err != nil {
-			_ = l.Close()
-			return nil, fmt.Errorf("open log: %w", err)
-		}
-		l.rest = append(l.rest, f)
+	err := l.open()
+	switch {
+	case err != nil:
+	case w.tail > 0:
+		err = l.skip(w.tail)
+	case w.offset > l.began:
+		err = l.seek(w.offset)
 	}
-	if tail > 0 {
-		if err := l.skip(tail); err != nil {
-			_ = l.Close()
-			return nil, fmt.Errorf("read log: %w", err)
-		}
+	if err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("read log: %w", err)
 	}
 	return l, nil
+}
+
+// open opens what is kept. It begins again when the log is turned over meanwhile,
+// which a fast writer may do a few times.
+func (l *jobLog) open() error {
+	for range 8 {
+		_ = l.Close()
+		l.began = 0
+		for _, name := range []string{l.path + jobs.LogOlder, l.path} {
+			f, err := os.Open(name)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // nothing was written, or rotated, yet
+			}
+			if err != nil {
+				return err
+			}
+			l.rest = append(l.rest, f)
+		}
+		l.began = jobs.LogStart(l.path)
+		same, err := l.current()
+		if err != nil || same {
+			return err
+		}
+	}
+	return nil
+}
+
+// current reports whether the log's newest file is the last one open, and takes
+// what the older one holds off where the reading begins.
+func (l *jobLog) current() (bool, error) {
+	if len(l.rest) == 0 {
+		return true, nil
+	}
+	now, err := os.Stat(l.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // being turned over
+	}
+	is, err2 := l.rest[len(l.rest)-1].Stat()
+	if err = errors.Join(err, err2); err != nil || !os.SameFile(now, is) {
+		return false, err
+	}
+	if len(l.rest) == 2 {
+		older, err := l.rest[0].Stat()
+		if err != nil {
+			return false, err
+		}
+		l.began -= older.Size()
+	}
+	return true, nil
+}
+
+// seek goes to an offset into all that was ever written, or to the end.
+func (l *jobLog) seek(offset int64) error {
+	for len(l.rest) > 0 {
+		st, err := l.rest[0].Stat()
+		if err != nil {
+			return err
+		}
+		if offset < l.began+st.Size() || len(l.rest) == 1 {
+			at := min(offset-l.began, st.Size())
+			l.began += at
+			_, err = l.rest[0].Seek(at, io.SeekStart)
+			return err
+		}
+		l.began += st.Size()
+		_ = l.rest[0].Close()
+		l.rest = l.rest[1:]
+	}
+	return nil
 }
 
 // skip goes to so many lines before the end.
@@ -129,9 +209,12 @@ func (l *jobLog) skip(lines int) error {
 		lines, left = lines-found, left-int(end-at)
 		if lines <= 0 || left <= 0 || at > 0 {
 			for _, f := range l.rest[:i] {
+				if st, err := f.Stat(); err == nil {
+					l.began += st.Size()
+				}
 				_ = f.Close()
 			}
-			l.rest = l.rest[i:]
+			l.rest, l.began = l.rest[i:], l.began+at
 			return nil
 		}
 	}
@@ -244,7 +327,7 @@ func (l *jobLog) turn() (bool, error) {
 		}
 		return false, err
 	}
-	between, err := os.Open(l.path + older)
+	between, err := os.Open(l.path + jobs.LogOlder)
 	if err == nil {
 		if before, err := between.Stat(); err == nil && !os.SameFile(before, was) {
 			l.rest = append(l.rest, between)

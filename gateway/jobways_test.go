@@ -359,7 +359,17 @@ func TestJobLogs(t *testing.T) {
 			t.Errorf("logs%s: %d bytes %.40q, want %d", q, len(text), text, len(want))
 		}
 	}
-	for _, q := range []string{"tail=0", "tail=x", "tail=100001", "follow=perhaps"} {
+	whole := older + wide + "4\n5\nrest"
+	for q, from := range map[string]int{
+		"": 0, "offset=0": 0, "offset=4": 4, "offset=6": 6, fmt.Sprint("offset=", len(whole)-4): len(whole) - 4, "offset=99999999": len(whole),
+		"tail=1": len(whole) - 4, "tail=5": 4, "tail=7": 0,
+	} {
+		resp, text := e.get(t, path+"?"+q)
+		if at := resp.Header.Get("X-Aloft-Log-Offset"); text != whole[from:] || at != fmt.Sprint(from) {
+			t.Errorf("logs?%s: %d bytes from %s on, want %d from %d", q, len(text), at, len(whole)-from, from)
+		}
+	}
+	for _, q := range []string{"tail=0", "tail=x", "tail=100001", "follow=perhaps", "offset=x", "offset=-1", "offset=1&tail=1"} {
 		if resp, text := e.get(t, path+"?"+q); resp.StatusCode != 400 {
 			t.Errorf("logs?%s: %d %s", q, resp.StatusCode, text)
 		}

@@ -4,6 +4,14 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
+)
+
+// Beside a log at PATH lie what was written before it, and which of the two files
+// begins where in all that was ever written.
+const (
+	LogOlder = ".1"
+	logTurn  = ".at"
 )
 
 // cappedLog is a log file that is turned over once: the newest lines are kept, in
@@ -14,6 +22,7 @@ type cappedLog struct {
 
 	mu   sync.Mutex
 	f    *os.File
+	from int64 // bytes that were written before the file
 	size int64
 }
 
@@ -27,7 +36,52 @@ func openLog(path string, most int64) (*cappedLog, error) {
 		f.Close()
 		return nil, fmt.Errorf("job log: %w", err)
 	}
-	return &cappedLog{path: path, most: max(1, most), f: f, size: st.Size()}, nil
+	return &cappedLog{path: path, most: max(1, most), f: f, from: LogStart(path), size: st.Size()}, nil
+}
+
+// LogStart is how many bytes were written before the log at path begins, those
+// of its older file and those that are gone. A file is known by its inode: the
+// note is written before the file is turned over, and holds before and after.
+func LogStart(path string) int64 {
+	var inode uint64
+	var from int64
+	text, noted := os.ReadFile(path + logTurn)
+	if noted == nil {
+		_, noted = fmt.Sscan(string(text), &inode, &from)
+	}
+	older, err := os.Stat(path + LogOlder)
+	if err == nil && (noted != nil || inodeOf(older) == inode) {
+		return from + older.Size()
+	}
+	return from
+}
+
+func inodeOf(st os.FileInfo) uint64 {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return sys.Ino
+	}
+	return 0
+}
+
+// turn begins a new file; where that fails the old one grows.
+func (c *cappedLog) turn() {
+	st, err := c.f.Stat()
+	if err == nil {
+		note := c.path + logTurn
+		if err = os.WriteFile(note+".tmp", fmt.Appendln(nil, inodeOf(st), c.from), 0o600); err == nil {
+			err = os.Rename(note+".tmp", note)
+		}
+	}
+	if err == nil {
+		err = os.Rename(c.path, c.path+LogOlder)
+	}
+	if err != nil {
+		return
+	}
+	if f, err := os.OpenFile(c.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {
+		c.f.Close()
+		c.f, c.from, c.size = f, c.from+c.size, 0
+	}
 }
 
 // Write never fails: a full disk must cost log lines, not the job.
@@ -39,12 +93,7 @@ func (c *cappedLog) Write(b []byte) (int, error) {
 		b = b[int64(n)-c.most:]
 	}
 	if c.size+int64(len(b)) > c.most && c.size > 0 {
-		if os.Rename(c.path, c.path+".1") == nil {
-			if f, err := os.OpenFile(c.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600); err == nil {
-				c.f.Close()
-				c.f, c.size = f, 0
-			}
-		}
+		c.turn()
 	}
 	wrote, _ := c.f.Write(b)
 	c.size += int64(wrote)

@@ -351,15 +351,40 @@ func (c *jobsLogsCmd) Run(ctx context.Context) error {
 	if c.Tail != 0 {
 		q.Set("tail", strconv.Itoa(c.Tail))
 	}
-	resp, err := c.client().open(ctx, http.MethodGet, path+"?"+q.Encode(), "", nil)
-	if err != nil {
-		return err
+	return c.client().log(ctx, path, q, os.Stdout)
+}
+
+// log copies a job's log. One that is followed goes on at the byte it had when
+// the server was away, for as long as outageMost.
+func (c *client) log(ctx context.Context, path string, q url.Values, w io.Writer) error {
+	var last time.Time // something came
+	for {
+		resp, err := c.open(ctx, http.MethodGet, path+"?"+q.Encode(), "", nil)
+		if err == nil {
+			last = time.Now()
+			at, _ := strconv.ParseInt(resp.Header.Get("X-Aloft-Log-Offset"), 10, 64)
+			var n int64
+			n, err = io.Copy(w, resp.Body)
+			resp.Body.Close()
+			q.Del("tail")
+			q.Set("offset", strconv.FormatInt(at+n, 10))
+			if err == nil || ctx.Err() != nil {
+				return nil
+			}
+			if n > 0 {
+				last = time.Now()
+			}
+			err = fmt.Errorf("the log broke off: %w", err)
+		}
+		if last.IsZero() || !q.Has("follow") || !passing(err) || time.Since(last) >= outageMost {
+			return err
+		}
+		select {
+		case <-time.After(pollEvery):
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	defer resp.Body.Close()
-	if _, err = io.Copy(os.Stdout, resp.Body); err != nil && ctx.Err() == nil {
-		return fmt.Errorf("the log broke off: %w", err)
-	}
-	return nil
 }
 
 type jobsTemplatesCmd struct{ remote }
