@@ -212,19 +212,14 @@ func (c *batchWaitCmd) Run(ctx context.Context) error {
 
 // waitBatch shows progress until the batch has ended.
 func (w waiting) waitBatch(ctx context.Context, api *client, r remote, id string) error {
-	ctx, stop := w.bounded(ctx)
-	defer stop()
-	view := newProgress(w.Live, os.Stderr, os.Getenv)
-	defer view.close()
 	var speed rowRate
 	var others []batchObject
-	var raw json.RawMessage
 	var b batchObject
 	rate, listed := 0.0, time.Time{}
-	err := api.poll(ctx, "/v1/batches/"+url.PathEscape(id), func(now json.RawMessage) (bool, error) {
-		raw, b = now, batchObject{}
+	raw, err := w.until(ctx, api, "/v1/batches/"+url.PathEscape(id), func(now json.RawMessage) (bool, func() reached, error) {
+		b = batchObject{}
 		if err := json.Unmarshal(now, &b); err != nil {
-			return false, err
+			return false, nil, err
 		}
 		if at := time.Now(); b.Status == "in_progress" && at.Sub(listed) >= 2*time.Second {
 			listed = at
@@ -239,10 +234,8 @@ func (w waiting) waitBatch(ctx context.Context, api *client, r remote, id string
 				}
 			}
 		}
-		view.draw(func(time.Duration) reached { return b.reached(b.forecast(others, rate, time.Now())) })
-		return b.ended(), nil
+		return b.ended(), func() reached { return b.reached(b.forecast(others, rate, time.Now())) }, nil
 	})
-	view.close()
 	if err != nil {
 		return err
 	}

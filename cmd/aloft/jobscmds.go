@@ -92,21 +92,48 @@ func (c *jobsSubmitCmd) Run(ctx context.Context) error {
 		after = append(after, id)
 	}
 	put(in, "depends_on", after, len(after) > 0)
-	var raw json.RawMessage
-	if err := api.call(ctx, http.MethodPost, "/aloft/v1/jobs", in, &raw); err != nil {
-		return err
-	}
-	var j jobObject
-	if err := json.Unmarshal(raw, &j); err != nil {
+	raw, id, err := api.make(ctx, "/aloft/v1/jobs", in)
+	if err != nil {
 		return err
 	}
 	if c.Wait {
-		return c.waitJob(ctx, api, c.remote, j.ID)
+		return c.waitJob(ctx, api, c.remote, id)
 	}
-	if c.JSON {
-		return c.print(raw, nil)
+	return c.printMade(raw)
+}
+
+// make posts what makes a job, and returns the answer and the job's id.
+func (c *client) make(ctx context.Context, path string, in map[string]any) (raw json.RawMessage, id string, err error) {
+	var j struct{ ID string }
+	if err := c.call(ctx, http.MethodPost, path, in, &raw); err != nil {
+		return nil, "", err
+	}
+	err = json.Unmarshal(raw, &j)
+	return raw, j.ID, err
+}
+
+// printMade prints a job that was made: its id and state for people.
+func (r remote) printMade(raw json.RawMessage) error {
+	if r.JSON {
+		return r.print(raw, nil)
 	}
 	return printID(raw)
+}
+
+// nameValues reads the values that a template is filled in with.
+func nameValues(list []string) (map[string]string, error) {
+	params := map[string]string{}
+	for _, p := range list {
+		k, v, ok := strings.Cut(p, "=")
+		if _, twice := params[k]; twice {
+			return nil, fmt.Errorf("%s is given twice", k)
+		}
+		if !ok || k == "" {
+			return nil, fmt.Errorf("%q: want NAME=VALUE", p)
+		}
+		params[k] = v
+	}
+	return params, nil
 }
 
 func put(in map[string]any, key string, v any, given bool) {
@@ -121,16 +148,9 @@ func (c *jobsSubmitCmd) body(now time.Time) (map[string]any, error) {
 	if c.Kind != "" {
 		in["kind"], in["command"] = c.Kind, c.What
 	} else {
-		params := map[string]string{}
-		for _, p := range c.What[1:] {
-			k, v, ok := strings.Cut(p, "=")
-			if !ok || k == "" {
-				return nil, fmt.Errorf("%q: want NAME=VALUE (a program of your own needs --kind)", p)
-			}
-			if _, twice := params[k]; twice {
-				return nil, fmt.Errorf("%s is given twice", k)
-			}
-			params[k] = v
+		params, err := nameValues(c.What[1:])
+		if err != nil {
+			return nil, fmt.Errorf("%w (a program of your own needs --kind)", err)
 		}
 		in["template"], in["params"] = c.What[0], params
 	}
@@ -311,21 +331,12 @@ func (c *jobsWaitCmd) Run(ctx context.Context) error {
 
 // waitJob shows progress until the job has ended.
 func (w waiting) waitJob(ctx context.Context, api *client, r remote, id string) error {
-	ctx, stop := w.bounded(ctx)
-	defer stop()
-	view := newProgress(w.Live, os.Stderr, os.Getenv)
-	defer view.close()
-	var raw json.RawMessage
 	var j jobObject
-	err := api.poll(ctx, "/aloft/v1/jobs/"+url.PathEscape(id), func(now json.RawMessage) (bool, error) {
-		raw, j = now, jobObject{}
-		if err := json.Unmarshal(now, &j); err != nil {
-			return false, err
-		}
-		view.draw(func(time.Duration) reached { return j.reached(time.Now()) })
-		return j.ended(), nil
+	raw, err := w.until(ctx, api, "/aloft/v1/jobs/"+url.PathEscape(id), func(now json.RawMessage) (bool, func() reached, error) {
+		j = jobObject{}
+		err := json.Unmarshal(now, &j)
+		return j.ended(), func() reached { return j.reached(time.Now()) }, err
 	})
-	view.close()
 	if err != nil {
 		return err
 	}

@@ -45,42 +45,31 @@ func (c *sessionStartCmd) Run(ctx context.Context) error {
 		return err
 	}
 	api := c.client()
-	var raw json.RawMessage
-	if err := api.call(ctx, http.MethodPost, "/aloft/v1/sessions", in, &raw); err != nil {
-		return err
-	}
-	var j jobObject
-	if err := json.Unmarshal(raw, &j); err != nil {
+	raw, id, err := api.make(ctx, "/aloft/v1/sessions", in)
+	if err != nil {
 		return err
 	}
 	if c.Detach {
-		if c.JSON {
-			return c.print(raw, nil)
-		}
-		return printID(raw)
+		return c.printMade(raw)
 	}
-	err = api.runs(ctx, j.ID)
+	err = api.runs(ctx, id)
 	if ctx.Err() != nil { // given up while it waited: nobody else will want it
 		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), endedSoon)
 		defer stop()
-		return errors.Join(err, api.call(ctx, http.MethodPost, "/aloft/v1/jobs/"+url.PathEscape(j.ID)+"/cancel", nil, &raw))
+		return errors.Join(err, api.call(ctx, http.MethodPost, "/aloft/v1/jobs/"+url.PathEscape(id)+"/cancel", nil, &raw))
 	}
 	if err != nil {
 		return err
 	}
-	return api.attach(ctx, j.ID)
+	return api.attach(ctx, id)
 }
 
 func (c *sessionStartCmd) body() (map[string]any, error) {
 	in := map[string]any{}
 	if c.Template != "" {
-		params := map[string]string{}
-		for _, p := range c.What {
-			k, v, ok := strings.Cut(p, "=")
-			if _, twice := params[k]; !ok || k == "" || twice {
-				return nil, fmt.Errorf("%q: want NAME=VALUE, each once", p)
-			}
-			params[k] = v
+		params, err := nameValues(c.What)
+		if err != nil {
+			return nil, err
 		}
 		in["template"], in["params"] = c.Template, params
 	} else if in["command"] = c.What; len(c.What) == 0 {

@@ -142,12 +142,11 @@ type trainCmd struct {
 
 // Run implements kong's command: the job's side of the checkpoint protocol.
 func (c *trainCmd) Run(ctx context.Context) error {
-	progress := io.Writer(os.Stdout)
-	if os.Getenv("ALOFT_PROGRESS_FD") != "" {
-		f := os.NewFile(3, "progress")
-		defer f.Close()
-		progress = f
+	progress, err := openProgress()
+	if err != nil {
+		return err
 	}
+	defer progress.Close()
 	dir := os.Getenv("ALOFT_CHECKPOINT_DIR")
 	every, err := c.every(dir)
 	if err != nil {

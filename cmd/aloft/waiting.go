@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"time"
 )
 
@@ -33,6 +34,24 @@ func (w waiting) bounded(ctx context.Context) (context.Context, context.CancelFu
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeoutCause(ctx, w.Timeout, coded(exitTimeout, fmt.Errorf("%w of %v; it goes on", errWaited, w.Timeout)))
+}
+
+// until shows progress until see says that what is at path has ended, and returns
+// the last answer.
+func (w waiting) until(ctx context.Context, api *client, path string, see func(json.RawMessage) (ended bool, show func() reached, err error)) (last json.RawMessage, err error) {
+	ctx, stop := w.bounded(ctx)
+	defer stop()
+	view := newProgress(w.Live, os.Stderr, os.Getenv)
+	defer view.close()
+	err = api.poll(ctx, path, func(now json.RawMessage) (bool, error) {
+		ended, show, err := see(now)
+		if err == nil {
+			last = now
+			view.draw(func(time.Duration) reached { return show() })
+		}
+		return ended, err
+	})
+	return last, err
 }
 
 const (
