@@ -113,7 +113,7 @@ func TestStreamAndLeave(t *testing.T) {
 	url := start(t, Options{Slots: 1, Name: "baby"})
 	body := `{"model":"baby","prompt":"Once upon a time","temperature":0,"stream":true,"max_tokens":30}`
 	for range 5 {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		res := post(t, ctx, url+"/v1/completions", body)
 		if _, err := bufio.NewReader(res.Body).ReadString('\n'); err != nil || res.StatusCode != 200 {
 			t.Fatalf("first event: %d, %v", res.StatusCode, err)

@@ -55,7 +55,7 @@ func role(t testing.TB, args ...string) (addr string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	for range 1000 {
+	for range 6000 {
 		if base, err := announced(file); err == nil {
 			return strings.TrimPrefix(base, "http://")
 		}

@@ -120,7 +120,7 @@ func TestGangLosesAMember(t *testing.T) {
 }
 
 func redialed(addr string) (net.Conn, error) {
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(redial) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(redial) {
 		c, err := net.Dial("tcp", addr)
 		if err == nil || time.Now().After(end) {
 			return c, err
