@@ -55,7 +55,7 @@ const (
 type Share struct {
 	Tenant      string
 	Weight      float64 // of what is borrowed, among all who want
-	BorrowLimit float64 // in slice weights; 0 = no limit
+	BorrowLimit float64 // in whole GPUs, of compute or memory slices, whichever is more; 0 = no limit
 }
 
 // Budget is what each rung of the reclaim ladder may take. A loan's bound is

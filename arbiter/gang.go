@@ -17,10 +17,11 @@ func (j *Job) most() int {
 // gatherSlices finds a gang its slices: idle ones first, of which one of flexible
 // width takes more than it needs; then ready replicas that are not needed, or what
 // jobs of lower priority hold.
-func (l *lender) gatherSlices(j *Job, t *tenant, want int) {
+func (l *lender) gatherSlices(x queued, want int) {
+	j, t := x.job, x.tenant
 	// A gang that finds too few is no reason for smaller ones, or single jobs, not
 	// to look.
-	f := search{failure{j.Needs, j.Priority, false}, "gang of " + strconv.Itoa(want)}
+	f := search{l.kind(j), "gang of " + strconv.Itoa(want)}
 	if l.dry[f] || l.veto != "" {
 		return
 	}
@@ -30,15 +31,36 @@ func (l *lender) gatherSlices(j *Job, t *tenant, want int) {
 			l.lendGang(with, j, t)
 			return
 		}
-		found = l.victimsFor(j, found, want)
-	}
-	if len(found) < want {
-		l.dry[f] = true
-		l.explain(j)
+	} else if len(found) > want { // of one of flexible width what there is room for
+		l.dry[f] = !l.take(j, t, found, nil)
 		return
 	}
-	l.take(j, t, found, nil)
+	all := l.berths(j, want)
+	on, _, _, ok := berthing(all, nil, want, l.spare())
+	if ok && l.take(j, t, indices(on), nil) {
+		return
+	}
+	l.dry[f] = true
+	l.explain(j)
+	if l.lookedAhead == mostGathers || slices.ContainsFunc(l.reservations, func(r *reservation) bool { return r.small }) {
+		return
+	}
+	l.lookedAhead++
+	more, ends := l.later(j)
+	on, wait, left, ok := berthing(append(all, more...), ends, want, l.spare())
+	idle := 0 // of those that it would keep
+	for _, b := range on {
+		if !l.slices[b.i].Lent() {
+			idle++
+		}
+	}
+	if ok && wait > 0 && l.before+idle <= max(idle, l.forSingles()) {
+		l.reserve(&reservation{job: j, level: x.level, until: l.Now.Add(wait), room: left, small: true}, indices(on))
+	}
 }
+
+// spare is what may be lent beside what is.
+func (l *lender) spare() room { return room{l.lendable - l.lent - l.kept, l.slowMax - l.slow} }
 
 // free reports whether a slice of a list may go to the gang.
 func (l *lender) free(i int, j *Job) bool {
@@ -58,8 +80,8 @@ func (l *lender) idleFor(j *Job, t *tenant, want int) (found []int) {
 				continue
 			}
 			u += units(l.slices[i].Shape)
-			if len(found) >= want && (l.lent+l.kept+u > l.lendable || !j.Fast() && l.slow+u > l.slowMax ||
-				l.loans+len(found) >= l.Cap || !t.fits(float64(len(found)+1)*j.Needs.Weight())) {
+			if cost := costOf(j, u); len(found) >= want && (!l.spare().holds(cost) || l.overbooks(j, i, cost) ||
+				l.loans+len(found) >= l.Cap || !t.fits(partsOf(j.Needs, len(found)+1))) {
 				return found
 			}
 			found = append(found, i)
@@ -91,7 +113,11 @@ func (l *lender) surplusFor(j *Job, found []int, want int) []int {
 				if len(found) == want || !l.free(i, j) || out[c] == c.Have-c.Fast {
 					continue
 				}
-				if reason, ok := l.mayLend(j, c, c, u+more); !ok {
+				reason, ok := l.mayLend(j, c, c, u+more)
+				if ok && l.overbooks(j, i, costOf(j, u+more)) {
+					reason, ok = ForJob, false
+				}
+				if !ok {
 					l.hold(i, j, c, reason)
 					break
 				}
@@ -103,27 +129,12 @@ func (l *lender) surplusFor(j *Job, found []int, want int) []int {
 	return found
 }
 
-// victimsFor fills up with slices of jobs of lower priority.
-func (l *lender) victimsFor(j *Job, found []int, want int) []int {
-	for _, o := range l.shapes(j.Needs) {
-		for _, i := range o.careVictims {
-			s := &l.slices[i]
-			if len(found) < want && s.Lent() && l.free(i, j) && l.aged(l.Now, l.holderOf(i)) < j.Priority {
-				found = append(found, i)
-			}
-		}
-	}
-	return found
-}
-
 // lendGang gives a gang slices on which nobody has to be stopped.
 func (l *lender) lendGang(at []int, j *Job, t *tenant) {
 	for _, i := range at {
 		s := &l.slices[i]
-		t.has += s.Shape.Weight()
-		if !j.Fast() {
-			l.slow += units(s.Shape)
-		}
+		t.add(partsOf(s.Shape, 1))
+		l.book(j, i, costOf(j, units(s.Shape)))
 		if s.Phase == Ready {
 			l.gave[s.Model]++
 		}

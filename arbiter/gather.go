@@ -187,16 +187,16 @@ func (d *decision) vacate(i int, why Reason) {
 func (l *lender) vacateFor(j *Job, t *tenant, i int) bool {
 	s := &l.slices[i]
 	old := l.job(s.Job)
-	if u := units(s.Shape); !j.Fast() && old.Fast() {
-		if l.slow+u > l.slowMax {
-			l.failed[failure{j.Needs, j.Priority, false}] = true
+	if cost := (room{0, units(s.Shape)}); !j.Fast() && old.Fast() {
+		if l.slow+cost.slow > l.slowMax || l.overbooks(j, i, cost) {
+			l.failed[l.kind(j)] = true
 			return false
 		}
-		l.slow += u
+		l.book(j, i, cost)
 	}
 	l.enterClaim(Claim{Job: j.ID, Slices: []string{s.ID}, Since: l.Now, Until: l.Now.Add(gatherFor + old.leaving())}, i)
 	l.kept += units(s.Shape)
-	t.has += s.Shape.Weight()
+	t.add(partsOf(s.Shape, 1))
 	l.vacate(i, ForJob)
 	return true
 }
@@ -233,18 +233,25 @@ func (j *Job) gathers() bool {
 
 // gather finds a gang its slices, all or none: whole GPUs from those that are
 // cheapest to empty, in one server if the gang fits one, or single slices.
-func (l *lender) gather(j *Job, t *tenant) {
+func (l *lender) gather(x queued) {
+	j, t := x.job, x.tenant
 	want := max(1, j.MinWidth-j.Have)
-	if !t.fits(float64(want)*j.Needs.Weight()) || l.loans+want > l.Cap {
+	if more := partsOf(j.Needs, want); x.level <= t.gang || !t.fits(more) {
+		if t.ever(more) { // the tenant's other jobs wait for it
+			t.gang = max(t.gang, x.level)
+		}
+		return
+	}
+	if l.loans+want > l.Cap {
 		return
 	}
 	if units(j.Needs) < wholeUnits {
-		l.gatherSlices(j, t, want)
+		l.gatherSlices(x, want)
 		return
 	}
-	if f := (failure{j.Needs, j.Priority, false}); !l.failed[f] && l.gathers < mostGathers {
+	if f := l.kind(j); !l.failed[f] && l.gathers < mostGathers {
 		l.gathers++
-		l.gatherGPUs(j, t, want)
+		l.gatherGPUs(x, want)
 	}
 }
 
@@ -257,25 +264,28 @@ const mostGathers = 8
 const wholeUnits = 4
 
 // take claims what was found and empties it; with nothing to empty it is lent at once.
-func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
-	u, fresh := 0, 0
+// false: there is no room for it.
+func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) bool {
+	u, cost := 0, room{}
 	leave := time.Duration(0)
 	for _, i := range found {
 		s := &l.slices[i]
-		u += units(s.Shape)
+		more := costOf(j, units(s.Shape))
+		u += more.all
 		if s.Lent() {
-			leave = max(leave, l.holderOf(i).leaving())
-		} else {
-			fresh += units(s.Shape)
+			v := l.holderOf(i)
+			leave, more.all = max(leave, v.leaving()), 0
+			if !v.Fast() {
+				more.slow = 0
+			}
 		}
+		cost.all, cost.slow = cost.all+more.all, cost.slow+more.slow
 	}
-	if l.lent+l.kept+fresh > l.lendable || !j.Fast() && l.slow+u > l.slowMax {
-		return
+	if !l.spare().holds(cost) || l.overbooks(j, found[0], cost) {
+		return false
 	}
-	if !j.Fast() {
-		l.slow += u
-	}
-	t.has += float64(max(len(found), len(gpus))) * j.Needs.Weight()
+	l.book(j, found[0], cost)
+	t.add(partsOf(j.Needs, max(len(found), len(gpus))))
 	c := Claim{Job: j.ID, GPUs: gpus, Since: l.Now, Until: l.Now.Add(gatherFor + leave)}
 	if len(gpus) == 0 {
 		for _, i := range found {
@@ -286,15 +296,17 @@ func (l *lender) take(j *Job, t *tenant, found []int, gpus []int) {
 		l.enterClaim(c, found...)
 		l.kept += u
 	}
+	return true
 }
 
 // gatherGPUs takes the whole GPUs that are cheapest to empty. If too few can be
 // emptied now, those that will be soonest are kept for the gang: nobody moves in
 // who could not be stopped for it and would not be over by then (backfill).
-func (l *lender) gatherGPUs(j *Job, t *tenant, want int) {
+func (l *lender) gatherGPUs(x queued, want int) {
+	j := x.job
 	best := l.sites(j, want)
 	if best == nil {
-		l.failed[failure{j.Needs, j.Priority, false}] = want == 1
+		l.failed[l.kind(j)] = want == 1
 		return
 	}
 	wait := time.Duration(0)
@@ -305,10 +317,11 @@ func (l *lender) gatherGPUs(j *Job, t *tenant, want int) {
 		return // nothing is kept from those who stand before it either
 	}
 	if wait > 0 {
+		var at []int
 		for _, s := range best {
-			c := l.card(s.at[0])
-			c.gang, c.until = j.Priority, l.Now.Add(wait)
+			at = append(at, s.at...)
 		}
+		l.reserve(&reservation{job: j, level: x.level, until: l.Now.Add(wait)}, at)
 		return
 	}
 	var found, gpus []int
@@ -317,7 +330,7 @@ func (l *lender) gatherGPUs(j *Job, t *tenant, want int) {
 	}
 	slices.Sort(gpus)
 	slices.Sort(found)
-	l.take(j, t, found, gpus)
+	l.take(j, x.tenant, found, gpus)
 }
 
 // sites are the GPUs for a gang: of all servers that have as many, or of all GPUs
@@ -410,12 +423,8 @@ func (x *site) add(l *lender, s *Slice, i int, j *Job) {
 		x.stays += unusable
 	case s.Lent():
 		v := l.holderOf(i)
-		if p := l.aged(l.Now, v); p > j.Priority || p == j.Priority && (!l.turn || !v.Light() || v.stopped(l.Now) >= l.mostStops()) {
-			rest := v.Rest
-			if rest == 0 {
-				rest = unknownRest
-			}
-			x.stays, x.wait = x.stays+1, max(x.wait, rest)
+		if !l.yields(v, j, l.turn) {
+			x.stays, x.wait = x.stays+1, max(x.wait, restOf(v))
 			return
 		}
 		x.cost += l.preemptCost(v) + time.Second

@@ -3,7 +3,6 @@ package arbiter
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"aloft/gpu"
 )
@@ -28,35 +27,36 @@ type modelSurplus struct {
 // lender is the state of one lendAll.
 type lender struct {
 	*decision
-	byShape map[gpu.Shape]*offers
-	slow    int            // compute slices lent to work that must save first
-	gave    map[string]int // ready replicas given up, by model
-	failed  map[failure]bool
-	veto    Reason  // of every loan; "" = none
-	cards   []card1 // by slice's GPU; see cardAt
-	cardAt  map[int]int
-	ofSlice []int32                 // the card of each slice
-	gathers int                     // gangs that GPUs were looked for
-	fitting map[gpu.Shape][]*offers // see shapes
-	dry     map[search]bool
-	idle    int // slices that nobody uses
+	byShape     map[gpu.Shape]*offers
+	slow        int            // compute slices lent to work that must save first
+	gave        map[string]int // ready replicas given up, by model
+	failed      map[failure]bool
+	veto        Reason  // of every loan; "" = none
+	cards       []card1 // by slice's GPU; see cardAt
+	cardAt      map[int]int
+	ofSlice     []int32                 // the card of each slice
+	gathers     int                     // gangs that GPUs were looked for
+	lookedAhead int                     // gangs of slices that it was worked out for when they can start
+	fitting     map[gpu.Shape][]*offers // see shapes
+	dry         map[search]bool
+	idle        int // slices that nobody uses
 	// turn says of the gang that is looked at that an idle slice may be lent to every
 	// single job that stands before it: only then equals give way to it, or a GPU is
 	// kept for it. Emptying one of light work while such jobs wait makes seven more
 	// of them wait, for as long as the gang runs.
-	turn bool
+	turn   bool
+	before int // how many such jobs there are
+
+	reservations []*reservation
+	reserved     []*reservation // by slice; nil = there are none
 }
 
 // card1 is what a plan knows of one GPU.
 type card1 struct {
-	at      []int     // its slices
-	serves  int       // slices with a replica on them, asleep or awake
-	careful int       // slices lent to work that is kept
-	gang    int       // priority of the gang that it is kept for; noGang = none
-	until   time.Time // when that gang expects to have it
+	at      []int // its slices
+	serves  int   // slices with a replica on them, asleep or awake
+	careful int   // slices lent to work that is kept
 }
-
-const noGang = -1 << 31
 
 // lendAll gives slices to waiting jobs in their order.
 func (d *decision) lendAll() {
@@ -64,7 +64,7 @@ func (d *decision) lendAll() {
 		fitting: map[gpu.Shape][]*offers{}, slow: d.slowLent()}
 	l.survey()
 	l.veto = l.vetoAll()
-	q := d.newQueue(d.Now, d.Jobs)
+	q := d.newQueue(d.Snapshot)
 	// Gangs first: what they gather or keep for later must be known before a job
 	// moves in that would hold them up.
 	var singles []queued
@@ -75,8 +75,8 @@ func (d *decision) lendAll() {
 			l.disband(x.job)
 		case d.claims(x.job.ID):
 		case x.job.gathers():
-			l.turn = first <= max(0, min(l.idle, l.lendable-l.lent-l.kept))
-			l.gather(x.job, x.tenant)
+			l.before, l.turn = first, first <= l.forSingles()
+			l.gather(x)
 		default:
 			if x.have == 0 {
 				first++
@@ -94,6 +94,9 @@ func (d *decision) lendAll() {
 	}
 	l.recut()
 }
+
+// forSingles is how many idle slices may be lent to single jobs.
+func (l *lender) forSingles() int { return max(0, min(l.idle, l.lendable-l.lent-l.kept)) }
 
 // disband empties what a gang still holds that has lost a member. It cannot run on
 // that, and is not made whole either: by the time the missing member came, another
@@ -160,7 +163,7 @@ func (l *lender) byCard() {
 			n, ok := l.cardAt[g]
 			if !ok {
 				n = len(l.cards)
-				l.cardAt[g], l.cards = n, append(l.cards, card1{gang: noGang})
+				l.cardAt[g], l.cards = n, append(l.cards, card1{})
 			}
 			last = n
 		}
@@ -208,11 +211,8 @@ func asleep(s *Slice) int {
 // where serving does not come back; before it takes a slice that serving may want
 // again, light work of its own priority makes room for it there and moves over.
 func (l *lender) one(j *Job, t *tenant) bool {
-	f := failure{j.Needs, j.Priority, j.Light()}
-	if l.failed[f] {
-		return false
-	}
-	if !t.fits(j.Needs.Weight()) {
+	f := l.kind(j)
+	if l.failed[f] || !t.fits(partsOf(j.Needs, 1)) || t.gang != noGang && l.level(j) <= t.gang {
 		return false
 	}
 	for _, way := range ways[j.Light()] {
@@ -278,18 +278,21 @@ func (l *lender) try(i int, j *Job, t *tenant, from *serving) (Reason, bool) {
 	if l.slices[i].Phase != Ready {
 		serves = nil // nothing goes out: no wait to pay for it
 	}
-	if reason, ok := l.mayLend(j, from, serves, units(l.slices[i].Shape)); !ok {
+	cost := costOf(j, units(l.slices[i].Shape))
+	reason, ok := l.mayLend(j, from, serves, cost.all)
+	if ok && l.overbooks(j, i, cost) {
+		reason, ok = ForJob, false
+	}
+	if !ok {
 		l.hold(i, j, from, reason)
-		l.failed[failure{j.Needs, j.Priority, j.Light()}] = true
+		l.failed[l.kind(j)] = true
 		return reason, false
 	}
-	if !j.Fast() {
-		l.slow += units(l.slices[i].Shape)
-	}
+	l.book(j, i, cost)
 	if serves != nil {
 		l.gave[from.Name]++
 	}
-	t.has += l.slices[i].Shape.Weight()
+	t.add(partsOf(l.slices[i].Shape, 1))
 	l.lendTo([]int{i}, j, from)
 	return "", true
 }

@@ -14,6 +14,7 @@ import (
 type queue struct {
 	levels []level // highest priority first
 	shares map[string]*tenant
+	whole  parts // what there is to share
 }
 
 type level struct {
@@ -25,17 +26,6 @@ type level struct {
 type line struct {
 	tenant *tenant
 	ranks  []rank
-}
-
-// tenant is what the jobs of one tenant have borrowed, in slice weights.
-type tenant struct {
-	Share
-	has float64
-}
-
-// fits reports whether the tenant may borrow so much more.
-func (t *tenant) fits(weight float64) bool {
-	return t.BorrowLimit <= 0 || t.has+weight <= t.BorrowLimit+1e-9
 }
 
 type rank struct {
@@ -81,19 +71,20 @@ func (j *Job) response(now time.Time) float64 {
 const startBy = 10 * time.Minute
 
 // newQueue orders the jobs that wait.
-func (p Policy) newQueue(now time.Time, jobs []Job) *queue {
+func (p Policy) newQueue(s *Snapshot) *queue {
+	now, jobs := s.Now, s.Jobs
 	q := &queue{shares: map[string]*tenant{}}
 	for _, s := range p.Tenants {
-		q.shares[s.Tenant] = &tenant{Share: s}
+		q.shares[s.Tenant] = &tenant{Share: s, whole: &q.whole, gang: noGang}
 	}
+	q.measure(s)
 	at := map[int]int{}
 	for i := range jobs {
 		j := &jobs[i]
-		t := q.tenant(j.Tenant)
-		t.has += float64(j.Have) * j.Needs.Weight()
 		if !j.Waits() {
 			continue
 		}
+		t := q.tenant(j.Tenant)
 		r := rank{job: j, urgent: 1, have: j.Have, ratio: j.response(now), seq: i}
 		if by := j.latestStart(); !by.IsZero() && by.Add(-startBy).Before(now) {
 			r.urgent = 0
@@ -146,7 +137,7 @@ func (p Policy) mostStops() int {
 func (q *queue) tenant(name string) *tenant {
 	t := q.shares[name]
 	if t == nil {
-		t = &tenant{Share: Share{Tenant: name, Weight: 1}}
+		t = &tenant{Share: Share{Tenant: name, Weight: 1}, whole: &q.whole, gang: noGang}
 		q.shares[name] = t
 	}
 	return t
@@ -163,7 +154,7 @@ func (q *queue) next() queued {
 	for i := range q.levels {
 		var best *line
 		for _, x := range q.levels[i].lines {
-			if len(x.ranks) > 0 && (best == nil || x.tenant.share() < best.tenant.share()) {
+			if len(x.ranks) > 0 && (best == nil || x.tenant.share < best.tenant.share) {
 				best = x
 			}
 		}
@@ -212,11 +203,4 @@ func (q *queue) push(x queued) bool {
 		heap.Push(y, x.rank)
 	}
 	return !alone
-}
-
-func (t *tenant) share() float64 {
-	if t.Weight <= 0 {
-		return t.has
-	}
-	return t.has / t.Weight
 }

@@ -46,7 +46,7 @@ func (l *lender) recut() {
 	moved := false
 	for i := range l.slices {
 		s := &l.slices[i]
-		if s.Moving || s.Lent() || l.claimed(i) || l.closed(s) || l.card(i).gang != noGang || !l.misfit(i, wants.Needs) {
+		if s.Moving || s.Lent() || l.claimed(i) || l.closed(s) || l.reserved != nil && l.reserved[i] != nil || !l.misfit(i, wants.Needs) {
 			continue
 		}
 		switch c := l.model(s.Model); {

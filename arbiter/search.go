@@ -20,7 +20,10 @@ type failure struct {
 	needs    gpu.Shape
 	priority int
 	light    bool
+	passes   uint16
 }
+
+func (l *lender) kind(j *Job) failure { return failure{j.Needs, j.Priority, j.Light(), l.passes(j)} }
 
 // elsewhere reports whether light work that makes room for j finds another slice.
 func (l *lender) elsewhere(j *Job) bool {
@@ -136,16 +139,6 @@ func (l *lender) first(list *[]int, j *Job, w way) int {
 	}
 	*list = (*list)[skipped:]
 	return -1
-}
-
-// keptForGang reports whether a gang waits for the slice's GPU which j would
-// hold up: j cannot be stopped for it and is not over by then.
-func (l *lender) keptForGang(i int, j *Job) bool {
-	c := l.card(i)
-	if c.gang == noGang || j.Priority < c.gang {
-		return false
-	}
-	return j.Rest == 0 || c.until.IsZero() || l.Now.Add(j.Rest).After(c.until)
 }
 
 // pickSurplus finds a replica of the model that has most to spare.

@@ -72,7 +72,7 @@ func (p Policy) Waits(s Snapshot) []Wait {
 		}
 	}
 	var out []Wait
-	q := p.newQueue(s.Now, s.Jobs)
+	q := p.newQueue(&s)
 	for x := q.next(); x.tenant != nil; x = q.next() {
 		j := x.job
 		if j.Have > 0 {
@@ -80,7 +80,7 @@ func (p Policy) Waits(s Snapshot) []Wait {
 		}
 		want := max(1, j.MinWidth)
 		w := Wait{Job: j.ID, Place: len(out) + 1, Since: j.waitsSince(), Cause: s.cause(j, want),
-			Quota: !x.tenant.fits(float64(want) * j.Needs.Weight()), StartBy: j.latestStart()}
+			Quota: !x.tenant.fits(partsOf(j.Needs, want)), StartBy: j.latestStart()}
 		if p.AgeEvery > 0 {
 			w.First = w.Since.Add(time.Duration(highest-j.Priority+1) * p.AgeEvery)
 		}

@@ -20,13 +20,19 @@ type Shape struct {
 	Axis          int    // memory slices of the whole GPU where that is not 8: 4 on A30, else 0
 }
 
-// Weight is the slice's dominant share of its GPU: max(compute/7, memory/8).
-// Every sum over slices uses it, counts do not (KAI #987).
+// Weight is the slice's dominant share of its GPU: max(compute/7, memory/8). What
+// is summed over slices is this, or Parts, never their number (KAI #987).
 func (s Shape) Weight() float64 {
+	compute, memory := s.Parts()
+	return max(compute, memory)
+}
+
+// Parts are the parts of its GPU's compute and memory slices that the slice has.
+func (s Shape) Parts() (compute, memory float64) {
 	if s.Axis == 4 { // A30: 4 compute and 4 memory slices
-		return max(float64(s.ComputeSlices), float64(s.MemorySlices)) / 4
+		return float64(s.ComputeSlices) / 4, float64(s.MemorySlices) / 4
 	}
-	return max(float64(s.ComputeSlices)/7, float64(s.MemorySlices)/8)
+	return float64(s.ComputeSlices) / 7, float64(s.MemorySlices) / 8
 }
 
 // Slice is one MIG instance or a whole GPU.

@@ -54,7 +54,7 @@ type LimitsConfig struct {
 type TenantConfig struct {
 	Name        string  `yaml:"name"`
 	Weight      float64 `yaml:"weight"`       // 0 = 1
-	BorrowLimit float64 `yaml:"borrow_limit"` // in whole GPUs, slices by their weight; 0 = no limit
+	BorrowLimit float64 `yaml:"borrow_limit"` // in whole GPUs, of compute or memory slices, whichever is more; 0 = no limit
 }
 
 // WindowConfig is a maintenance window: again and again by cron and for, or once
