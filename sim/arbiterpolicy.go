@@ -31,14 +31,18 @@ func OursOptions(s *scenario.Scenario, laws map[string]arbiter.Law) arbiter.Core
 	fast, slow := horizons(s)
 	return arbiter.CoreOptions{
 		Policy: arbiter.Policy{Mode: arbiter.ModeLend, LendAbove: 0.35, ReclaimBelow: 0.15, Hold: 30 * time.Second,
-			AfterReclaim: 30 * time.Second, MinSamples: 100, Rho: 0.8, Spare: 1, MaxEta: 0.8,
+			AfterReclaim: 30 * time.Second, MinSamples: 100, Rho: rho, Spare: 1, MaxEta: 0.8,
 			Budget: arbiter.Budget{Detect: guard, Kill: killBudget, Back: wakeBudget(s)}},
 		Guard: guard, Plan: 10 * time.Second, Geometry: 10 * time.Minute,
 		FastHorizon: fast, SlowHorizon: slow, RiseQuantile: 0.999, Laws: laws}
 }
 
-// guard is how often ours looks at least.
-const guard = 500 * time.Millisecond
+// guard is how often ours looks at least, rho the part of a replica's time that merged
+// calls may take.
+const (
+	guard = 500 * time.Millisecond
+	rho   = 0.8
+)
 
 // wakeBudget is the longest of the models' budgets for a wake.
 func wakeBudget(s *scenario.Scenario) (most time.Duration) {
@@ -112,12 +116,9 @@ func Learn(s *scenario.Scenario, seeds []uint64, o scenario.DrawOptions, strict 
 				p = &arbiter.Past{}
 				past[t.Model.Name] = p
 			}
-			need, work := scenario.Demand(t, w.Horizon)
 			// Not the start: replicas begin ready and the traffic at nothing, a rise
 			// that no day has.
-			for k := int(s.Measure.WarmUpS); k < len(need); k++ {
-				p.Level, p.Work = append(p.Level, float32(need[k])), append(p.Work, float32(work[k]))
-			}
+			remember(p, t, w.Horizon, int(s.Measure.WarmUpS), rho)
 		}
 	}
 	fast, slow := horizons(s)
