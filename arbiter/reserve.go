@@ -29,8 +29,9 @@ type room struct{ all, slow int }
 func (r room) less(o room) room  { return room{r.all - o.all, r.slow - o.slow} }
 func (r room) holds(o room) bool { return o.all <= r.all && o.slow <= r.slow }
 
-// trustEnds is how long a gang waits before nobody moves in any more by the time when
+// trustEnds is how long a gang of slices waits before nobody moves in any more by the time when
 // it says that it will be over: of times that never come true there could be no end.
+// For whole GPUs such times are believed always: seven slices are kept for each.
 const trustEnds = 30 * time.Minute
 
 // berth is a slice on which a member of a gang could run.
@@ -164,7 +165,7 @@ func (l *lender) later(j *Job) (all []berth, ends []ending) {
 
 // reserve keeps slices for a gang.
 func (l *lender) reserve(r *reservation, at []int) {
-	r.trusted = l.Now.Sub(r.job.waitsSince()) < trustEnds
+	r.trusted = !r.small || l.Now.Sub(r.job.waitsSince()) < trustEnds
 	if l.reserved == nil {
 		l.reserved = make([]*reservation, len(l.slices))
 	}
@@ -183,7 +184,7 @@ func (l *lender) behind(r *reservation, j *Job) bool {
 	if r.trusted && j.Rest > 0 && !l.Now.Add(j.Rest).After(r.until) {
 		return false
 	}
-	return j != r.job && l.level(j) <= r.level
+	return j != r.job && (!r.small || l.level(j) <= r.level)
 }
 
 // keptForGang reports whether a gang waits for the slice which j would hold up: j

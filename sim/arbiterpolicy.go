@@ -118,7 +118,8 @@ func Learn(s *scenario.Scenario, seeds []uint64, o scenario.DrawOptions, strict 
 			}
 			// Not the start: replicas begin ready and the traffic at nothing, a rise
 			// that no day has.
-			remember(p, t, w.Horizon, int(s.Measure.WarmUpS), rho)
+			h, from := history(t, w.Horizon, rho), int(s.Measure.WarmUpS)
+			p.Level, p.Work = append(p.Level, h.Level[min(from, len(h.Level)):]...), append(p.Work, h.Work[min(from, len(h.Work)):]...)
 		}
 	}
 	fast, slow := horizons(s)

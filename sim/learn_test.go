@@ -5,15 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"aloft/arbiter"
 	"aloft/sim/scenario"
 )
 
-// TestRemember: what a law is learned from, by hand. A call of 2,048 tokens takes
+// TestHistory: what a law is learned from, by hand. A call of 2,048 tokens takes
 // 40 + 0.1 × 2,048 = 244.8 ms and may take 1 s: in the second in which it comes the
 // level is 0.2448/(1 + 0.8) = 0.136 replicas of which merged calls may use 0.8, so
 // 0.17. A prompt of 1,000 tokens at 1,000/s is 1/(1 + 0.8) = 0.556, and not divided.
-func TestRemember(t *testing.T) {
+func TestHistory(t *testing.T) {
 	slo := scenario.SLO{TTFTS: 1, TPOTMs: 50}
 	for _, c := range []struct {
 		name     string
@@ -25,13 +24,12 @@ func TestRemember(t *testing.T) {
 		{"generated", scenario.Model{Service: scenario.Service{AlphaMs: 10, Slots: 100, PrefillPerS: 1000, SpeedWhenPrefill: 0.5}, SLO: slo}, 1000, 1 / 1.8, 1},
 	} {
 		traffic := scenario.Traffic{Model: &c.m, Arrivals: []scenario.Arrival{{At: 3500 * time.Millisecond, In: c.in, Out: 1}}}
-		var past arbiter.Past
-		remember(&past, &traffic, 10*time.Second, 2, 0.8)
-		if len(past.Level) != 8 || len(past.Work) != 8 || past.Level[0] != 0 {
-			t.Fatalf("%s: %v, %v, want eight seconds, the first of which has nothing", c.name, past.Level, past.Work)
+		past := history(&traffic, 10*time.Second, 0.8)
+		if len(past.Level) != 10 || len(past.Work) != 10 || past.Level[2] != 0 {
+			t.Fatalf("%s: %v, %v, want ten seconds, the third of which has nothing", c.name, past.Level, past.Work)
 		}
-		if math.Abs(float64(past.Level[1])-c.at) > 1e-6 || math.Abs(float64(past.Work[1])-c.work) > 1e-6 {
-			t.Errorf("%s: level %v and work %v, want %v and %v", c.name, past.Level[1], past.Work[1], c.at, c.work)
+		if math.Abs(float64(past.Level[3])-c.at) > 1e-6 || math.Abs(float64(past.Work[3])-c.work) > 1e-6 {
+			t.Errorf("%s: level %v and work %v, want %v and %v", c.name, past.Level[3], past.Work[3], c.at, c.work)
 		}
 	}
 }

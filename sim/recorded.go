@@ -16,9 +16,7 @@ func LearnFrom(w *scenario.World, rho float64, strict bool) map[string]arbiter.T
 	laws := map[string]arbiter.Trial{}
 	for i := range w.Traffic {
 		t := &w.Traffic[i]
-		var past arbiter.Past
-		remember(&past, t, w.Horizon, 0, rho)
-		trial := arbiter.Learn(past, arbiter.LearnOptions{Share: t.Model.Static, Fast: fast, Slow: slow, Slack: t.Model.SLO.TTFTS.Duration(),
+		trial := arbiter.Learn(history(t, w.Horizon, rho), arbiter.LearnOptions{Share: t.Model.Static, Fast: fast, Slow: slow, Slack: t.Model.SLO.TTFTS.Duration(),
 			OutBack: outBack(w.Scenario, t.Model), Budget: arbiter.LateBudget, Strict: strict})
 		if trial.Learned() {
 			laws[t.Model.Name] = trial
@@ -27,15 +25,16 @@ func LearnFrom(w *scenario.World, rho float64, strict bool) map[string]arbiter.T
 	return laws
 }
 
-// remember adds a world's traffic of one model to its past, without the first so many
-// seconds: the level as the arbiter sees it, in which what merged calls need is
-// divided by rho.
-func remember(past *arbiter.Past, t *scenario.Traffic, horizon time.Duration, without int, rho float64) {
+// history is a model's traffic by the second as the arbiter sees it: the level, in
+// which what merged calls need is divided by rho, and the work.
+func history(t *scenario.Traffic, horizon time.Duration, rho float64) arbiter.Past {
 	need, work := scenario.Demand(t, horizon)
-	for k := without; k < len(need); k++ {
+	past := arbiter.Past{Level: make([]float32, len(need)), Work: make([]float32, len(work))}
+	for k := range need {
 		if t.Model.Service.Merged() {
 			need[k] /= rho
 		}
-		past.Level, past.Work = append(past.Level, float32(need[k])), append(past.Work, float32(work[k]))
+		past.Level[k], past.Work[k] = float32(need[k]), float32(work[k])
 	}
+	return past
 }
