@@ -70,16 +70,17 @@ func tuneJob(t *testing.T, m *jobs.Manager, s jobs.FineTuneSpec) jobs.Job {
 	return j
 }
 
-// lentTo starts the job once its files are checked.
+// lentTo starts the job once its files are checked, and its last run is gone:
+// that is a moment after its record says that it waits.
 func lentTo(t *testing.T, m *jobs.Manager, id string) {
 	t.Helper()
-	until(t, id+" to wait for a slice", func() bool {
-		j, err := m.Get(t.Context(), id)
-		return err == nil && j.Waits()
+	until(t, id+" to take a slice", func() bool {
+		err := m.Start(t.Context(), id, lend(1))
+		if err != nil && !errors.Is(err, jobs.ErrConflict) {
+			t.Fatal(err)
+		}
+		return err == nil
 	})
-	if err := m.Start(t.Context(), id, lend(1)); err != nil {
-		t.Fatal(err)
-	}
 }
 
 func fileText(t *testing.T, m *jobs.Manager, id string) []byte {
