@@ -234,8 +234,9 @@ func (m *Manager) OutputDir(id string) string {
 	return filepath.Join(m.opt.DataDir, "outputs", filepath.Base(id))
 }
 
-func (m *Manager) checkpointDir(id string) string {
-	return filepath.Join(m.opt.DataDir, "checkpoints", filepath.Base(id))
+func (m *Manager) checkpointDir(j Job) string {
+	root := cmp.Or(j.CheckpointRoot, filepath.Join(m.opt.DataDir, "checkpoints"))
+	return filepath.Join(root, filepath.Base(j.ID))
 }
 
 // errUnchanged is returned by a change that has nothing to change.
