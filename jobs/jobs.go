@@ -126,9 +126,6 @@ type Terms struct {
 	Schedule    string    // name of the schedule that made it; "" = a user
 	FineTune    *FineTune // made through /v1/fine_tuning/jobs
 	Session     *Session  // kind session only
-	// CheckpointRoot is the operator's folder below which the job has its own; ""
-	// = in the data folder. A template that changes does not move it.
-	CheckpointRoot string `json:",omitempty"`
 }
 
 // Limits bound what a job may use; 0 = no limit of its own.

@@ -234,9 +234,8 @@ func (m *Manager) OutputDir(id string) string {
 	return filepath.Join(m.opt.DataDir, "outputs", filepath.Base(id))
 }
 
-func (m *Manager) checkpointDir(j Job) string {
-	root := cmp.Or(j.CheckpointRoot, filepath.Join(m.opt.DataDir, "checkpoints"))
-	return filepath.Join(root, filepath.Base(j.ID))
+func (m *Manager) checkpointDir(id string) string {
+	return filepath.Join(m.opt.DataDir, "checkpoints", filepath.Base(id))
 }
 
 // errUnchanged is returned by a change that has nothing to change.

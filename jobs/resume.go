@@ -121,7 +121,7 @@ func (r *run) doubtful() string {
 func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
 	now := time.Now()
 	if rep.Checkpoint != "" {
-		m.verify(ctx, id, r.folder, &rep)
+		m.verify(ctx, id, &rep)
 	}
 	r.mu.Lock()
 	r.heard = true
@@ -176,10 +176,10 @@ func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
 
 // verify looks for a reported checkpoint on the disk: one that is not there is not
 // believed. Its path may be relative to the job's folder.
-func (m *Manager) verify(ctx context.Context, id, folder string, rep *Report) {
+func (m *Manager) verify(ctx context.Context, id string, rep *Report) {
 	path := rep.Checkpoint
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(folder, path)
+		path = filepath.Join(m.checkpointDir(id), path)
 	}
 	path = filepath.Clean(path)
 	if err := whole(Checkpoint{Path: path}); err != nil {
@@ -202,7 +202,7 @@ func (j *Job) addCheckpoint(c Checkpoint) {
 // only inside the job's own folder.
 func (m *Manager) thinOut(j Job) {
 	keep := j.Checkpoints[max(0, len(j.Checkpoints)-m.opt.KeepCheckpoints):]
-	dir := m.checkpointDir(j) + string(filepath.Separator)
+	dir := m.checkpointDir(j.ID) + string(filepath.Separator)
 	for _, c := range j.Checkpoints[:len(j.Checkpoints)-len(keep)] {
 		within := slices.ContainsFunc(keep, func(k Checkpoint) bool {
 			return strings.HasPrefix(k.Path, c.Path+string(filepath.Separator))

@@ -19,7 +19,6 @@ type run struct {
 	ended   chan struct{} // closed when no process is left
 	done    chan struct{} // closed when the slice is free and the record stored
 	exec    Run           // nil if the start failed
-	folder  string        // of its checkpoints; set before exec
 
 	mu       sync.Mutex
 	progress Progress
@@ -115,21 +114,17 @@ func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r 
 	t, _ := m.template(j.Template)
 	l := Launch{
 		Job: j, Slices: lent, Env: t.Env,
-		CheckpointDir: m.checkpointDir(j), ResumeFrom: begin.from, OutputDir: m.OutputDir(id), Log: m.LogPath(id),
+		CheckpointDir: m.checkpointDir(id), ResumeFrom: begin.from, OutputDir: m.OutputDir(id), Log: m.LogPath(id),
 		CheckpointInterval: m.interval(j),
 		Report:             func(rep Report) { m.report(ctx, id, r, rep) },
 	}
 	for _, words := range begin.why {
 		m.warn(ctx, id, words)
 	}
-	r.folder = l.CheckpointDir
 	r.mu.Lock()
 	r.progress, r.began, r.from, r.resumed = begin.progress, time.Now(), begin.progress.Done, begin.from
 	r.mu.Unlock()
-	err := rootIsThere(j.CheckpointRoot)
-	if err == nil {
-		err = errors.Join(os.MkdirAll(l.CheckpointDir, 0o700), os.MkdirAll(l.OutputDir, 0o700))
-	}
+	err := errors.Join(os.MkdirAll(l.CheckpointDir, 0o700), os.MkdirAll(l.OutputDir, 0o700))
 	if err == nil && j.FineTune != nil {
 		l.Env, err = m.layOut(start, j, l.Env)
 		r.tune = newTuneRun(filepath.Join(m.tuneDir(j.ID), metricsName))
@@ -148,9 +143,6 @@ func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r 
 				j.step(Paused, now)
 			case interrupted:
 				j.step(Queued, now)
-			case errors.Is(err, errRootGone): // the machine's fault: it costs the job no try
-				j.step(Waiting, now)
-				j.RetryAt, j.Why = now.Add(min(m.opt.JobRetry.Most, sweepEvery)), err.Error()
 			default:
 				j.fail(why, now, m.opt.JobRetry)
 			}
@@ -178,22 +170,6 @@ func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r 
 	}
 	go m.watch(id, r) // counted by enroll
 	return err
-}
-
-// errRootGone says that a template's checkpoint folder is not there.
-var errRootGone = errors.New("checkpoint folder is not there")
-
-// rootIsThere looks for the folder of a template's checkpoints. It is never made:
-// a file system that is not mounted would be hidden by it, and the jobs'
-// checkpoints with it.
-func rootIsThere(root string) error {
-	if root == "" {
-		return nil
-	}
-	if at, err := os.Stat(root); err != nil || !at.IsDir() {
-		return fmt.Errorf("%s: %w", root, errRootGone)
-	}
-	return nil
 }
 
 func (m *Manager) grace(j Job) time.Duration {

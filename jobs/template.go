@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -130,8 +129,8 @@ func (t Template) validTerms() error {
 		return errors.New("a limit is negative")
 	case t.Suspend && (t.Kind == KindSession || t.MinWidth > 1):
 		return errors.New("suspend is for programs on one slice, and not for sessions")
-	case t.Checkpoints != "" && !filepath.IsAbs(t.Checkpoints):
-		return fmt.Errorf("checkpoint folder is %q, want an absolute path", t.Checkpoints)
+	case t.Checkpoints != "": // better refused than ignored
+		return fmt.Errorf("checkpoint folder %q: another folder than the data folder's is not there yet", t.Checkpoints)
 	case t.Session != (SessionTerms{}) && t.Kind != KindSession:
 		return fmt.Errorf("session is for kind session, not %s", t.Kind)
 	case t.Session.Idle < 0 || t.Session.Life < 0:
@@ -151,7 +150,6 @@ func (t Template) terms(j *Job, now time.Time) error {
 	setDefault(&j.Expected, t.Expected)
 	setDefault(&j.Retries, t.Retries)
 	setDefault(&j.KeepFor, t.KeepFor)
-	j.CheckpointRoot = t.Checkpoints
 	if j.Deadline.IsZero() && t.Deadline > 0 {
 		j.Deadline = now.Add(t.Deadline)
 	}
