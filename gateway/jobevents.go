@@ -128,7 +128,11 @@ func (s *Server) jobCheckpoints(x *exchange) {
 	page := newPage[checkpointObject](false)
 	for i := len(j.Checkpoints) - 1; i >= 0; i-- {
 		c := j.Checkpoints[i]
-		page.add(c.Path, checkpointObject{"job.checkpoint", c.Path, c.Step, c.Bytes, c.At.Unix()})
+		path := c.Path
+		if !x.admin() {
+			path = j.ShownPath(path)
+		}
+		page.add(path, checkpointObject{"job.checkpoint", path, c.Step, c.Bytes, c.At.Unix()})
 	}
 	s.json(x, page)
 }

@@ -203,7 +203,11 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 			return fmt.Errorf("delete job %s: %w", j.ID, err)
 		}
 	}
-	for _, path := range []string{m.tuneDir(j.ID), m.checkpointDir(j.ID), m.OutputDir(j.ID), m.LogPath(j.ID), m.LogPath(j.ID) + LogOlder, m.LogPath(j.ID) + logTurn} {
+	ours := []string{m.tuneDir(j.ID), m.OutputDir(j.ID), m.LogPath(j.ID), m.LogPath(j.ID) + LogOlder, m.LogPath(j.ID) + logTurn}
+	if j.clears() {
+		ours = append(ours, m.checkpointDir(j))
+	}
+	for _, path := range ours {
 		if err := os.RemoveAll(path); err != nil {
 			return fmt.Errorf("delete job %s: %w", j.ID, err)
 		}

@@ -123,6 +123,8 @@ type Terms struct {
 	Retries     int           // how often it is run again after a failure
 	KeepFor     time.Duration // how long it is kept after its end; 0 = Options.KeepFor
 	Limits      Limits
+	SavesIn     string    `json:",omitempty"` // folder of its checkpoints, the operator's; "" = in the data folder
+	ClearSaves  bool      `json:",omitempty"` // what is old is removed from it
 	Schedule    string    // name of the schedule that made it; "" = a user
 	FineTune    *FineTune // made through /v1/fine_tuning/jobs
 	Session     *Session  // kind session only

@@ -234,9 +234,16 @@ func (m *Manager) OutputDir(id string) string {
 	return filepath.Join(m.opt.DataDir, "outputs", filepath.Base(id))
 }
 
-func (m *Manager) checkpointDir(id string) string {
-	return filepath.Join(m.opt.DataDir, "checkpoints", filepath.Base(id))
+// checkpointDir is where the job's programs save.
+func (m *Manager) checkpointDir(j Job) string {
+	if j.SavesIn != "" {
+		return j.SavesIn
+	}
+	return filepath.Join(m.opt.DataDir, "checkpoints", filepath.Base(j.ID))
 }
+
+// clears reports whether old checkpoints of the job are ours to remove.
+func (j Job) clears() bool { return j.SavesIn == "" || j.ClearSaves }
 
 // errUnchanged is returned by a change that has nothing to change.
 var errUnchanged = errors.New("unchanged")

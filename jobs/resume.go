@@ -65,13 +65,16 @@ func whole(c Checkpoint) error {
 	n, _, err := sizeOf(c.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("checkpoint is gone: %s", c.Path)
+		return fmt.Errorf("checkpoint is gone: %s", filepath.Base(c.Path))
 	case err != nil:
+		if p, ok := errors.AsType[*fs.PathError](err); ok { // where it lies is not its user's to know
+			err = p.Err
+		}
 		return fmt.Errorf("checkpoint cannot be read: %w", err)
 	case n == 0:
-		return fmt.Errorf("checkpoint is empty: %s", c.Path)
+		return fmt.Errorf("checkpoint is empty: %s", filepath.Base(c.Path))
 	case n < c.Bytes:
-		return fmt.Errorf("checkpoint is cut off: %s has %d bytes of %d", c.Path, n, c.Bytes)
+		return fmt.Errorf("checkpoint is cut off: %s has %d bytes of %d", filepath.Base(c.Path), n, c.Bytes)
 	}
 	return nil
 }
@@ -102,7 +105,7 @@ func (j *Job) distrust(path, why string) string {
 	if j.Progress.Checkpoint == path {
 		j.Progress.Checkpoint, j.Progress.CheckpointAt = "", time.Time{}
 	}
-	return fmt.Sprintf("could not go on from %s (%s): the one before is tried", path, why)
+	return fmt.Sprintf("could not go on from %s (%s): the one before is tried", filepath.Base(path), why)
 }
 
 // doubtful is the checkpoint that a run began from if it has not reported
@@ -121,7 +124,7 @@ func (r *run) doubtful() string {
 func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
 	now := time.Now()
 	if rep.Checkpoint != "" {
-		m.verify(ctx, id, &rep)
+		m.verify(ctx, id, r.dir, &rep)
 	}
 	r.mu.Lock()
 	r.heard = true
@@ -176,10 +179,10 @@ func (m *Manager) report(ctx context.Context, id string, r *run, rep Report) {
 
 // verify looks for a reported checkpoint on the disk: one that is not there is not
 // believed. Its path may be relative to the job's folder.
-func (m *Manager) verify(ctx context.Context, id string, rep *Report) {
+func (m *Manager) verify(ctx context.Context, id, dir string, rep *Report) {
 	path := rep.Checkpoint
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(m.checkpointDir(id), path)
+		path = filepath.Join(dir, path)
 	}
 	path = filepath.Clean(path)
 	if err := whole(Checkpoint{Path: path}); err != nil {
@@ -201,8 +204,11 @@ func (j *Job) addCheckpoint(c Checkpoint) {
 // thinOut removes the files of checkpoints that are too old to be gone on from,
 // only inside the job's own folder.
 func (m *Manager) thinOut(j Job) {
+	if !j.clears() {
+		return
+	}
 	keep := j.Checkpoints[max(0, len(j.Checkpoints)-m.opt.KeepCheckpoints):]
-	dir := m.checkpointDir(j.ID) + string(filepath.Separator)
+	dir := m.checkpointDir(j) + string(filepath.Separator)
 	for _, c := range j.Checkpoints[:len(j.Checkpoints)-len(keep)] {
 		within := slices.ContainsFunc(keep, func(k Checkpoint) bool {
 			return strings.HasPrefix(k.Path, c.Path+string(filepath.Separator))

@@ -35,6 +35,7 @@ type run struct {
 	tune     *tuneRun  // of a fine-tuning job; belongs to the reader of reports
 	lent     []gpu.Slice
 	held     *holding // nil = it is not suspended
+	dir      string   // of its checkpoints
 }
 
 // progressEvery bounds how often plain progress is stored; checkpoints and
@@ -50,6 +51,9 @@ func (m *Manager) Start(ctx context.Context, id string, lent []gpu.Slice) error 
 		return fmt.Errorf("start job %s: no slice given", id)
 	}
 	if back, err := m.takeUp(ctx, id, lent); back || err != nil {
+		return err
+	}
+	if err := m.awaitFolder(ctx, id); err != nil {
 		return err
 	}
 	r := &run{lent: lent, started: make(chan struct{}), ended: make(chan struct{}), done: make(chan struct{})}
@@ -114,7 +118,7 @@ func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r 
 	t, _ := m.template(j.Template)
 	l := Launch{
 		Job: j, Slices: lent, Env: t.Env,
-		CheckpointDir: m.checkpointDir(id), ResumeFrom: begin.from, OutputDir: m.OutputDir(id), Log: m.LogPath(id),
+		CheckpointDir: m.checkpointDir(j), ResumeFrom: begin.from, OutputDir: m.OutputDir(id), Log: m.LogPath(id),
 		CheckpointInterval: m.interval(j),
 		Report:             func(rep Report) { m.report(ctx, id, r, rep) },
 	}
@@ -122,7 +126,7 @@ func (m *Manager) launch(ctx, start context.Context, j Job, lent []gpu.Slice, r 
 		m.warn(ctx, id, words)
 	}
 	r.mu.Lock()
-	r.progress, r.began, r.from, r.resumed = begin.progress, time.Now(), begin.progress.Done, begin.from
+	r.progress, r.began, r.from, r.resumed, r.dir = begin.progress, time.Now(), begin.progress.Done, begin.from, l.CheckpointDir
 	r.mu.Unlock()
 	err := errors.Join(os.MkdirAll(l.CheckpointDir, 0o700), os.MkdirAll(l.OutputDir, 0o700))
 	if err == nil && j.FineTune != nil {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -64,6 +65,7 @@ func (m *Manager) submit(ctx context.Context, j Job) (Job, error) {
 		Shape: j.Shape, MinWidth: j.MinWidth, MaxWidth: j.MaxWidth, Priority: j.Priority,
 		Grace: j.Grace, Command: j.Command, Terms: j.Terms,
 	}
+	j.SavesIn = strings.Replace(j.SavesIn, jobMark, j.ID, 1)
 	added, err := m.enter(ctx, j, now)
 	if errors.Is(err, ErrKeyTaken) { // by a request at the same moment
 		return m.madeWith(ctx, j)

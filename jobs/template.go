@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -26,14 +27,18 @@ type Template struct {
 	// FineTunes are the models that fine-tuning jobs train with it.
 	FineTunes []string
 
-	Expected    time.Duration // what its jobs are thought to run on one slice, 0 = unknown
-	Deadline    time.Duration // after submission, for jobs that name none; 0 = none
-	Retries     int           // of jobs that name none
-	KeepFor     time.Duration // of jobs that name none, and the most they can ask for; 0 = Options.KeepFor
-	Limits      Limits        // a job can only lower them
-	Session     SessionTerms  // kind session only
-	Suspend     bool          // its jobs may be suspended when their slice is wanted back
-	Checkpoints string        // folder below which each job has its own; "" = in the data folder
+	Expected time.Duration // what its jobs are thought to run on one slice, 0 = unknown
+	Deadline time.Duration // after submission, for jobs that name none; 0 = none
+	Retries  int           // of jobs that name none
+	KeepFor  time.Duration // of jobs that name none, and the most they can ask for; 0 = Options.KeepFor
+	Limits   Limits        // a job can only lower them
+	Session  SessionTerms  // kind session only
+	Suspend  bool          // its jobs may be suspended when their slice is wanted back
+	// Checkpoints is the folder of a job's checkpoints, "{job}" stands for its id;
+	// "" = in the data folder. It is the operator's: nothing in it is removed
+	// unless ClearCheckpoints.
+	Checkpoints      string
+	ClearCheckpoints bool
 }
 
 // Param is one value that a user may choose.
@@ -111,6 +116,9 @@ func (t Template) Validate() error {
 	return nil
 }
 
+// jobMark stands for a job's id in its template's checkpoint folder.
+const jobMark = "{job}"
+
 // validTerms checks what jobs of the template are asked for under.
 func (t Template) validTerms() error {
 	l := t.Limits
@@ -129,8 +137,10 @@ func (t Template) validTerms() error {
 		return errors.New("a limit is negative")
 	case t.Suspend && (t.Kind == KindSession || t.MinWidth > 1):
 		return errors.New("suspend is for programs on one slice, and not for sessions")
-	case t.Checkpoints != "": // better refused than ignored
-		return fmt.Errorf("checkpoint folder %q: another folder than the data folder's is not there yet", t.Checkpoints)
+	case t.Checkpoints != "" && (!filepath.IsAbs(t.Checkpoints) || strings.Count(t.Checkpoints, jobMark) != 1 || filepath.Base(t.Checkpoints) != jobMark):
+		return fmt.Errorf("checkpoint folder is %q, want an absolute path that ends with /%s", t.Checkpoints, jobMark)
+	case t.ClearCheckpoints && t.Checkpoints == "":
+		return errors.New("checkpoints of the data folder are always cleared; a folder of its own is not given")
 	case t.Session != (SessionTerms{}) && t.Kind != KindSession:
 		return fmt.Errorf("session is for kind session, not %s", t.Kind)
 	case t.Session.Idle < 0 || t.Session.Life < 0:
@@ -142,6 +152,7 @@ func (t Template) validTerms() error {
 // terms fills in what the job leaves out, and refuses what is beyond the
 // template: its priority, grace, width, time kept and limits are the most.
 func (t Template) terms(j *Job, now time.Time) error {
+	j.SavesIn, j.ClearSaves = t.Checkpoints, t.ClearCheckpoints // the job's id comes with it
 	setDefault(&j.Shape, t.Shape)
 	setDefault(&j.Grace, t.Grace)
 	setDefault(&j.Priority, t.Priority)

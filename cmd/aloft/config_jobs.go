@@ -28,7 +28,8 @@ type TemplateConfig struct {
 	Retries     int               `yaml:"retries"`
 	KeepFor     time.Duration     `yaml:"keep_for"`
 	Limits      JobLimitsConfig   `yaml:"limits"`
-	Checkpoints string            `yaml:"checkpoints"`
+	Checkpoints string            `yaml:"checkpoints"` // "{job}" is the job's id; "" = in the data folder
+	Clear       bool              `yaml:"clear_checkpoints"`
 	FineTune    FineTuneConfig    `yaml:"fine_tune"`
 	Session     SessionConfig     `yaml:"session"`
 	Suspend     bool              `yaml:"suspend"` // where jobs.suspend allows it
@@ -100,7 +101,7 @@ func (c *Config) templates() []jobs.Template {
 		l := t.Limits
 		j := jobs.Template{Suspend: t.Suspend, Name: t.Name, Kind: jobs.Kind(t.Kind), Command: t.Command, Shape: t.Shape,
 			MinWidth: t.Width.Min, MaxWidth: t.Width.Max, Priority: t.Priority, Grace: t.Grace, FineTunes: t.FineTune.Models,
-			Expected: t.Expected, Deadline: t.Deadline, Retries: t.Retries, KeepFor: t.KeepFor, Checkpoints: t.Checkpoints,
+			Expected: t.Expected, Deadline: t.Deadline, Retries: t.Retries, KeepFor: t.KeepFor, Checkpoints: t.Checkpoints, ClearCheckpoints: t.Clear,
 			Session: jobs.SessionTerms{Idle: t.Session.Idle, Life: t.Session.Longest, Yields: t.Session.Yields},
 			Limits:  jobs.Limits{CPUs: l.CPUs, Memory: l.Memory, Disk: l.Disk, Log: l.Log, RunTime: l.RunTime}}
 		for k, v := range t.Env {
