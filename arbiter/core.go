@@ -74,9 +74,10 @@ type Core struct {
 	skew time.Duration // by how much its time is ahead of the driver's: a clock set back must not stop it
 
 	lending
-	planned, reshape time.Time // the last plan, and the last that might reshape
-	queue            [3]int    // what the last look saw of it
-	risen            time.Time // the last second that was learned from
+	planned beat
+	reshape time.Time // the last plan that might
+	queue   [3]int    // what the last look saw of it
+	risen   beat      // by the second: what is learned from
 }
 
 // lending is what bounds the loans of the next plan.
@@ -164,14 +165,12 @@ func (c *Core) Look(o Observation) []Order {
 	s := &c.snapshot
 	c.ledger.Advance(*s, c.gaps())
 	c.learn(s)
-	if s.Plan = now.Sub(c.planned) >= c.opt.Plan; s.Plan {
-		c.planned = now
-	}
+	s.Plan = c.planned.due(now, c.opt.Plan) > 0
 	seen := s.queue()
 	s.Queue = !s.Plan && seen != c.queue
 	c.queue = seen
-	if s.Geometry = s.Plan && c.opt.Geometry > 0 && now.Sub(c.reshape) >= c.opt.Geometry; s.Geometry {
-		c.reshape = now
+	if s.Geometry = s.Plan && c.opt.Geometry > 0 && c.planned.last.Sub(c.reshape) >= c.opt.Geometry; s.Geometry {
+		c.reshape = c.planned.last
 	}
 	c.raise(now)
 	c.claims = c.timeouts.expire(c.claims, now)
@@ -224,20 +223,17 @@ func (c *Core) time(now time.Time) time.Time {
 }
 
 // learn keeps each model's rise, one entry a second, and fills in what the core
-// knows of a model.
+// knows of a model. Of seconds in which nobody looked the level is not known: that
+// of now stands for theirs.
 func (c *Core) learn(s *Snapshot) {
-	second := s.Now.Sub(c.risen) >= time.Second
-	if second {
-		c.risen = s.Now
-	}
-	h := c.horizons()
+	seconds, h := c.risen.due(s.Now, time.Second), c.horizons()
 	for i := range s.Models {
 		m := &s.Models[i]
 		mem := c.memory(m.Name)
-		if second {
+		for k := range seconds {
 			work := 0.0
-			if n := len(m.Work); n > 0 {
-				work = m.Work[n-1]
+			if n := len(m.Work) - seconds + k; n >= 0 {
+				work = m.Work[n]
 			}
 			mem.rise.Add(s.Now, c.opt.Policy.level(*m), work, h)
 		}

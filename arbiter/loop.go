@@ -129,6 +129,7 @@ func (a *Arbiter) Kick() {
 
 // Run decides until ctx ends, then waits for the moves under way.
 func (a *Arbiter) Run(ctx context.Context) {
+	a.look(ctx) // need not wait for the guard, whose clock starts after it: plans keep to its beat, and no tick is early
 	tick := time.NewTicker(a.opt.Core.Guard)
 	defer tick.Stop()
 	pause := time.NewTimer(time.Hour)
@@ -137,7 +138,6 @@ func (a *Arbiter) Run(ctx context.Context) {
 	var watching sync.WaitGroup
 	watching.Go(func() { a.watch(ctx) })
 	defer watching.Wait()
-	a.Kick() // the first look need not wait for the guard
 	for {
 		select {
 		case <-tick.C:

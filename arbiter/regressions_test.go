@@ -50,7 +50,7 @@ func TestRegressionByTotals(t *testing.T) {
 func TestRegressionOtherLimit(t *testing.T) {
 	c := testCore(t, nil)
 	o := tight(g1, g1)
-	c.planned, c.cap, c.calm = noon, 1, noon
+	c.planned.last, c.cap, c.calm = noon, 1, noon
 	o.Models[0].Samples = 0
 	equal(t, "taken", reclaims(c.Look(o)), []string{"lent0"})
 }
