@@ -18,6 +18,8 @@ type Options struct {
 	Spans              int
 	SpansFrom, SpansTo time.Duration
 	Injected           Injected
+	// Window is how far back latencies are judged, as arbiter.window says live; 0 = 10 s.
+	Window time.Duration
 	// Progress is told of the simulated time once a simulated minute; nil = nobody.
 	Progress func(at, horizon time.Duration)
 }

@@ -47,8 +47,8 @@ func (r *engine) serve() error {
 			// Requests wait as long as they must: one that is refused is not good
 			// either, and to refuse early is the batcher's affair, not the arbiter's.
 			MaxQueue: maxQueue, QueueTimeout: queueTimeout,
-			Target: t.Model.SLO.TTFT(longest(t)),
-			Done:   func(o serving.Outcome) { r.answered(m, o) }}
+			Target: t.Model.SLO.TTFT(longest(t)), Window: r.opt.Window,
+			Done: func(o serving.Outcome) { r.answered(m, o) }}
 		if law.Merged() {
 			o.Law.Beta, o.Law.MaxTokens = law.BetaMsPerToken/1000, law.MaxTokens
 		}

@@ -155,7 +155,7 @@ func (t *tuning) run(ctx context.Context, view *progress) error {
 			if err != nil {
 				return nil, err
 			}
-			return study.Simulate(ctx, w, p, sim.Options{Name: name}, progress)
+			return study.Simulate(ctx, w, p, sim.Options{Name: name, Window: t.conf.Arbiter.Window}, progress)
 		}})
 	if err != nil {
 		return err

@@ -13,8 +13,8 @@ const (
 	// once and whole, whenever it is looked at.
 	buckets = 60
 	tenths  = 10 // of a second
-	// window is how far back latencies are judged, as the batcher does; samples is
-	// how many are kept at most.
+	// window is how far back latencies are judged unless Options.Window says otherwise;
+	// samples is how many are kept at most, as in the batcher.
 	window  = 10 * time.Second
 	samples = 4096
 
@@ -49,7 +49,7 @@ type Load struct {
 	// replica: prompts over the prefill rate, or merged calls at the knee.
 	Work             []float64
 	Waiting, Running int
-	// P99 is of the first tokens of the last 10 s, Samples how many those are.
+	// P99 is of the first tokens of the window, Samples how many those are.
 	P99     time.Duration
 	Samples int
 }
@@ -93,7 +93,7 @@ func (s *Server) Load(now time.Duration) Load {
 		}
 	}
 	l.scratch = l.scratch[:0]
-	for i := l.next - 1; i >= max(0, l.next-samples) && now-l.times[i%samples].at <= window; i-- {
+	for i := l.next - 1; i >= max(0, l.next-samples) && now-l.times[i%samples].at <= s.opt.Window; i-- {
 		l.scratch = append(l.scratch, l.times[i%samples].took)
 	}
 	return Load{Work: l.ordered[:], Waiting: l.waiting, Running: l.running, P99: l.p99(l.scratch), Samples: len(l.scratch)}

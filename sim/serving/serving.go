@@ -42,6 +42,8 @@ type Options struct {
 	// MaxQueue and QueueTimeout are the batcher's; 0 = its defaults.
 	MaxQueue     int
 	QueueTimeout time.Duration
+	// Window is how far back latencies are judged, as arbiter.window says live; 0 = 10 s.
+	Window time.Duration
 	// Done is told how each request ended, once. Its argument is its own.
 	Done func(Outcome)
 }
@@ -81,6 +83,8 @@ func (o Options) Validate() error {
 		return errors.New("serving: nobody is told of outcomes: Done is nil")
 	case o.SLO.TTFT <= 0 || o.SLO.PerInput < 0 || o.SLO.TPOT < 0:
 		return fmt.Errorf("serving: slo of %q is %+v, want a ttft above 0 and nothing below 0", o.Model, o.SLO)
+	case o.Window < 0:
+		return fmt.Errorf("serving: window of %q is %v, want 0 or more", o.Model, o.Window)
 	}
 	if err := o.core().Validate(); err != nil {
 		return err
@@ -132,6 +136,7 @@ func New(o Options) (*Server, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	o.Window = cmp.Or(o.Window, window)
 	return &Server{opt: o, core: batcher.NewCore(o.core()), wake: never}, nil
 }
 

@@ -201,6 +201,23 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// TestWindow: latencies are judged over the window that is set. First tokens come at
+// 0.1, 10.1 and 20.1 s.
+func TestWindow(t *testing.T) {
+	for window, want := range map[time.Duration]int{0: 1, 10 * time.Second: 1, 15 * time.Second: 2, 30 * time.Second: 3} {
+		s := server(t, Options{Law: tiny, SLO: SLO{TTFT: time.Second}, Window: window}, 1, map[int]Outcome{})
+		for i := range 3 {
+			s.Arrive(time.Duration(i)*10*time.Second, i, 100, 1)
+		}
+		if got := s.Load(21 * time.Second).Samples; got != want {
+			t.Errorf("window %v: %d samples after 21 s, want %d", window, got, want)
+		}
+	}
+	if _, err := New(Options{Law: tiny, SLO: SLO{TTFT: time.Second}, Window: -1, Done: func(Outcome) {}}); err == nil {
+		t.Error("a window below 0 is accepted")
+	}
+}
+
 func TestP99(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
