@@ -92,6 +92,9 @@ type Slice struct {
 // Lent reports whether a job holds the slice or is about to.
 func (s Slice) Lent() bool { return s.Job != "" }
 
+// Units is how many compute slices it is: what lent and lendable are counted in.
+func (s Slice) Units() int { return units(s.Shape) }
+
 // Model is one served model as a decision sees it.
 type Model struct {
 	Name     string

@@ -73,13 +73,15 @@ func (p Policy) Validate() error {
 		return fmt.Errorf("arbiter: mode is %q, want lend, static or observe", p.Mode)
 	case p.Risk != "" && p.Risk != Normal && p.Risk != Strict:
 		return fmt.Errorf("arbiter: risk is %q, want normal or strict", p.Risk)
-	case p.LendAbove <= p.ReclaimBelow:
+	case !(p.LendAbove > p.ReclaimBelow):
 		return fmt.Errorf("arbiter: lend_above is %g, want more than reclaim_below (%g)", p.LendAbove, p.ReclaimBelow)
-	case p.Rho <= 0 || p.Rho > 1:
+	case p.LendAbove >= 1:
+		return fmt.Errorf("arbiter: lend_above is %g, want less than 1, which no headroom (1 - p99/target) is above", p.LendAbove)
+	case !(p.Rho > 0 && p.Rho <= 1):
 		return fmt.Errorf("arbiter: rho is %g, want more than 0 and at most 1", p.Rho)
 	case p.Spare < 0 || p.MinSamples < 1 || p.Hold < 0 || p.AfterReclaim < 0 || p.AgeEvery < 0:
 		return fmt.Errorf("arbiter: spare, hold, after_reclaim and age_every must not be negative and min_samples at least 1")
-	case p.MaxEta < 0 || p.MaxEta > 1:
+	case !(p.MaxEta >= 0 && p.MaxEta <= 1):
 		return fmt.Errorf("arbiter: max_eta is %g, want 0 to 1", p.MaxEta)
 	case p.Budget.Detect <= 0 || p.Budget.Kill <= 0 || p.Budget.Back <= 0:
 		return fmt.Errorf("arbiter: every rung of the reclaim ladder needs a budget above 0")

@@ -111,8 +111,8 @@ func (s *server) meterLending(m metric.Meter) error {
 	room, _ := m.Float64ObservableGauge("aloft.headroom", metric.WithDescription("1 - p99/target; absent without samples"))
 	need, _ := m.Int64ObservableGauge("aloft.replicas.needed", metric.WithDescription("Replicas needed, by within: now, fast, slow (the two horizons)"))
 	have, _ := m.Int64ObservableGauge("aloft.replicas.ready", metric.WithDescription("Replicas ready or on their way"))
-	lent, _ := m.Int64ObservableGauge("aloft.slices.lent", metric.WithDescription("Slices lent to jobs"))
-	lendable, _ := m.Int64ObservableGauge("aloft.slices.lendable", metric.WithDescription("Slices that may be lent, those that are included"))
+	lent, _ := m.Int64ObservableGauge("aloft.slices.lent", metric.WithDescription("Compute slices lent to jobs"))
+	lendable, _ := m.Int64ObservableGauge("aloft.slices.lendable", metric.WithDescription("Compute slices that may be lent, those that are included"))
 	limit, _ := m.Int64ObservableGauge("aloft.lending.cap", metric.WithDescription("Most slices lent at once after a broken bound; absent without a cap"))
 	loans, _ := m.Int64ObservableCounter("aloft.loans", metric.WithDescription("Loans begun"))
 	incidents, _ := m.Int64ObservableCounter("aloft.incidents", metric.WithDescription("What must not happen, by kind: bound_broken, invariant_broken"))
@@ -152,7 +152,7 @@ func lentBy(s arbiter.Snapshot) map[string]int {
 	}
 	for _, sl := range s.Slices {
 		if sl.Lent() {
-			out[sl.Model]++
+			out[sl.Model] += sl.Units()
 		}
 	}
 	return out

@@ -100,13 +100,15 @@ func TestShortIDOfTwo(t *testing.T) {
 	c := remote{URL: api.URL}.client()
 	for given, want := range map[string]string{
 		"job-5678": "job_cccc5678", "batch-1234": "batch_aaaa1234", "job-9999": "job-9999",
-		"job_aaaa1234": "job_aaaa1234", "g0/s1": "g0/s1", "aloft-lm": "aloft-lm", "my-job": "my-job", "": "",
+		"job_aaaa1234": "job_aaaa1234", "job_bb": "job_bbbb1234", "job_dd": "job_dd", "g0/s1": "g0/s1", "aloft-lm": "aloft-lm", "my-job": "my-job", "": "",
 	} {
 		if got, err := c.full(context.Background(), given); got != want || err != nil {
 			t.Errorf("%q: %q, %v; want %q", given, got, err, want)
 		}
 	}
-	if _, err := c.full(context.Background(), "job-1234"); err == nil || !strings.Contains(err.Error(), "job_aaaa1234, job_bbbb1234") {
-		t.Errorf("of two: %v", err)
+	for _, two := range []string{"job-1234", "job_"} { // the beginning is the time: jobs of one minute share it
+		if _, err := c.full(context.Background(), two); err == nil || !strings.Contains(err.Error(), "job_aaaa1234, job_bbbb1234") {
+			t.Errorf("%s of two: %v", two, err)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -9,35 +10,27 @@ import (
 	"strings"
 )
 
-// full finds the id that a short one, as listings show it (job-7818), stands
-// for. Anything else is returned as it is.
+// full finds the whole id of a job or batch whose short form, as listings show it
+// (job-7818), or beginning is given. What is no such thing, and what nobody knows, is
+// returned as it is.
 func (c *client) full(ctx context.Context, id string) (string, error) {
-	kind, end, ok := strings.Cut(id, "-")
-	if !ok || len(end) != 4 || strings.Contains(kind, "_") {
+	kind := strings.TrimRight(brief.FindString(id), "_-")
+	find := map[string]func(context.Context, string) (string, error){"job": c.findJob, "batch": c.findBatch}[kind]
+	if find == nil {
 		return id, nil
 	}
-	path := "/aloft/v1/jobs?limit=100"
-	if kind == "batch" {
-		path = "/v1/batches?limit=100"
-	}
-	var list struct{ Data []named }
-	if err := c.call(ctx, http.MethodGet, path, nil, &list); err != nil {
-		return "", err
-	}
-	var found []string
-	for _, o := range list.Data {
-		if short(o.ID) == id {
-			found = append(found, o.ID)
-		}
-	}
-	switch len(found) {
-	case 0:
+	whole, err := find(ctx, id)
+	if errors.Is(err, errNoSuch) {
 		return id, nil // the server says what it makes of it
-	case 1:
-		return found[0], nil
 	}
-	return "", fmt.Errorf("%s is short for each of %s: give one in full", id, strings.Join(found, ", "))
+	return whole, err
 }
+
+// brief is how what may be less than the id of a job or batch begins.
+var brief = regexp.MustCompile(`^[a-z]+[_-]`)
+
+// errNoSuch is in what find says where nothing is called so.
+var errNoSuch = errors.New("there is no")
 
 // named is what a job or batch can be called by.
 type named struct{ ID, Name string }
@@ -97,9 +90,9 @@ func (c *client) find(ctx context.Context, what, path, ref string) (string, erro
 		const shown = 3
 		return "", fmt.Errorf("%s can be each of %d: %s: give one in full", ref, n, strings.Join(begin[:min(n, shown)], ", ")+dots(n > shown))
 	case seen >= searched:
-		return "", fmt.Errorf("there is no %s %q among the newest %d: give its whole id", what, ref, seen)
+		return "", fmt.Errorf("%w %s %q among the newest %d: give its whole id", errNoSuch, what, ref, seen)
 	}
-	return "", fmt.Errorf("there is no %s %q", what, ref)
+	return "", fmt.Errorf("%w %s %q", errNoSuch, what, ref)
 }
 
 func dots(more bool) string {

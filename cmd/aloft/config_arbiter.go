@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"time"
@@ -142,9 +143,9 @@ func (a *ArbiterConfig) validate(c *Config) error {
 			return at(path+".name", "no name")
 		case names[t.Name]:
 			return at(path+".name", "%q is there twice", t.Name)
-		case t.Weight < 0:
+		case !(t.Weight >= 0) || math.IsInf(t.Weight, 0): // NaN neither
 			return at(path+".weight", "%g, want 0 or more", t.Weight)
-		case t.BorrowLimit < 0:
+		case !(t.BorrowLimit >= 0) || math.IsInf(t.BorrowLimit, 0):
 			return at(path+".borrow_limit", "%g, want 0 or more", t.BorrowLimit)
 		}
 		names[t.Name] = true

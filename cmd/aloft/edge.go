@@ -280,7 +280,7 @@ type ArbiterStatus struct {
 	Bound      float64 `json:"reclaim_bound_s"` // largest promised
 	Breaches   int     `json:"bound_breaches"`
 	Violations int     `json:"invariant_violations"`
-	Lent       int     `json:"lent"`
+	Lent       int     `json:"lent"` // compute slices, as Lendable
 	Lendable   int     `json:"lendable"`
 	Cap        int     `json:"cap"` // on slices lent at once, after a broken bound; 0 = none
 	Risk       string  `json:"risk"`
@@ -340,8 +340,8 @@ func (s statusSource) Status() any {
 		out.Arbiter.Lendable = n.Lendable
 	}
 	for i := range v.Snapshot.Slices { // not the plan's: mode observe plans and does nothing
-		if v.Snapshot.Slices[i].Lent() {
-			out.Arbiter.Lent++
+		if sl := &v.Snapshot.Slices[i]; sl.Lent() {
+			out.Arbiter.Lent += sl.Units()
 		}
 	}
 	return out

@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"aloft/arbiter"
+	"aloft/gpu"
 )
 
 // gains compares a moment with a static split, in compute slices:
@@ -17,45 +18,52 @@ import (
 // missed slices would have cost their way out and back.
 func gains(v arbiter.View) (gained, missed float64) {
 	s := v.Snapshot
-	units, healthy, runs, lent := 0.0, 0, 0, 0
+	healthy, count, runs, lent := 0, 0, 0, 0
 	for _, sl := range s.Slices {
 		if sl.Phase == arbiter.Unhealthy {
 			continue
 		}
-		healthy++
-		units += float64(max(1, sl.Shape.ComputeSlices))
+		u := sl.Units()
+		count++
+		healthy += u
 		if sl.Lent() {
-			lent++
+			lent += u
 		}
 		if sl.Lent() && sl.Phase == arbiter.JobRuns {
-			runs++
+			runs += u
 		}
 	}
 	if healthy == 0 {
 		return 0, 0
 	}
-	share := healthy
+	// Who needs no shape takes any slice, the mean one.
+	size := func(s gpu.Shape) float64 {
+		if s.ComputeSlices > 0 {
+			return float64(s.ComputeSlices)
+		}
+		return float64(healthy) / float64(count)
+	}
+	share := float64(healthy)
 	for _, m := range s.Models {
 		static := m.Static
 		if static == 0 {
 			static = m.Max
 		}
-		share -= static
+		share -= float64(static) * size(m.Needs)
 	}
-	each := units / float64(healthy) // slices of several shapes: the mean
-	gained = each * float64(max(0, runs-max(0, share)))
+	gained = max(0, float64(runs)-max(0, share))
 	if v.Policy.Mode == arbiter.ModeLend {
 		return gained, 0
 	}
-	wanted := 0
+	wanted := 0.0
 	for _, j := range s.Jobs {
-		wanted += max(0, min(j.MaxWidth, healthy)-j.Have)
+		wanted += float64(max(0, min(j.MaxWidth, count)-j.Have)) * size(j.Needs)
 	}
 	lendable := 0
 	for _, n := range v.Plan.Needs { // the same for all models
 		lendable = n.Lendable
 	}
-	return gained, each * float64(max(0, min(lendable, lent+wanted)-lent))
+	return gained, max(0, min(float64(lendable), float64(lent)+wanted)-float64(lent))
 }
 
 // clone copies the maps of an hour too.

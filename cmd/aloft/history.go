@@ -150,7 +150,7 @@ func (h *history) sample(now time.Time, v arbiter.View) {
 	lent := 0.0
 	for _, sl := range v.Snapshot.Slices {
 		if sl.Lent() {
-			lent += float64(max(1, sl.Shape.ComputeSlices))
+			lent += float64(sl.Units())
 		}
 	}
 	gained, missed := gains(v)

@@ -79,8 +79,8 @@ func TestHistory(t *testing.T) {
 			"jobs, 13:00": {b.SliceS[arbiter.JobUseful], 10 + 3}, "reserve, 13:00": {b.SliceS[arbiter.WarmReserve], 20},
 			"queued, 12:00": {a.QueuedS[arbiter.ByShape], 1.5}, "queued, 13:00": {b.QueuedS[arbiter.ByShape], 1.5},
 			"seconds": {a.Seconds + b.Seconds, 4 + 11}, "GPUs": {b.GPUS, 22},
-			"lent":   {b.LentS, 22},     // two compute slices for 11 s
-			"gained": {b.GainedS, 16.5}, // a static split leaves the job none of 2 slices; the mean slice has 1.5
+			"lent":   {b.LentS, 22},   // two compute slices for 11 s
+			"gained": {b.GainedS, 22}, // a static split leaves the job none of 2 slices, which have 3 compute slices
 			"kept":   {float64(b.Kept), 2}, "broken": {float64(b.Broken), 1}, "bound": {b.Bound, 8}, "worst": {b.Worst, 1.25},
 			"loans": {float64(b.Loans), 1}, "failed": {float64(b.Failed), 1},
 		} {
@@ -143,6 +143,11 @@ func TestGains(t *testing.T) {
 		return out
 	}
 	waits, some := []arbiter.Job{{MaxWidth: 9}}, []arbiter.Job{{MaxWidth: 1}}
+	half := gpu.Shape{Profile: "3g.40gb", ComputeSlices: 3, MemorySlices: 4}
+	halves := slice(2, arbiter.JobRuns, "j")
+	for i := range halves {
+		halves[i].Shape = half
+	}
 	for _, c := range []struct {
 		name           string
 		mode           arbiter.Mode
@@ -159,6 +164,9 @@ func TestGains(t *testing.T) {
 		{"a pilot run", arbiter.ModeObserve, world(slice(1, arbiter.JobRuns, "j"), slice(6, arbiter.Ready, "")), 6, 7, waits, 4, 0, 3},
 		{"a pilot run with few jobs", arbiter.ModeObserve, slice(7, arbiter.Ready, ""), 6, 7, some, 4, 0, 1},
 		{"a pilot run without jobs", arbiter.ModeObserve, slice(7, arbiter.Ready, ""), 6, 7, nil, 4, 0, 0},
+		// 7 compute slices, of which all three are the model's and 6 run jobs; and one of 3 that a job wants, of 6 lendable with none lent.
+		{"slices of two sizes count by their size", arbiter.ModeLend, world(halves, slice(1, arbiter.Ready, "")), 3, 3, waits, 6, 6, 0},
+		{"so does what could be lent", arbiter.ModeObserve, slice(7, arbiter.Ready, ""), 4, 4, []arbiter.Job{{MaxWidth: 1, Needs: half}}, 6, 0, 3},
 		{"nothing at all", arbiter.ModeObserve, nil, 6, 7, waits, 4, 0, 0},
 	} {
 		v := arbiter.View{Policy: arbiter.Policy{Mode: c.mode}, Plan: arbiter.Plan{Needs: map[string]arbiter.Numbers{"m": {Lendable: c.lendable}}},

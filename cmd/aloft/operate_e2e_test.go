@@ -100,6 +100,9 @@ func TestObserveSurvivesAndLends(t *testing.T) {
 	}
 	why := call(t, s.env(), "why", job, "--since", "5m")
 	wants(why, " to "+job, "(observe mode: not done)")
+	if !eventually(patience, func() bool { return strings.Contains(call(t, s.env(), "why", job), " waits in place 1 of the queue") }) {
+		t.Errorf("why of a job that waits says nothing of the queue:\n%s", call(t, s.env(), "why", job))
+	}
 	wants(call(t, s.env(), "report"), "mode observe", "mode lend could have lent about")
 
 	for _, bad := range []struct{ old, new, want string }{

@@ -221,8 +221,8 @@ func (s statusSource) Report(since time.Time) any {
 	hours := s.history.since(since)
 	r := report(hours, c.Node.Price)
 	r.Since, r.Until, r.Mode = since, now, c.Arbiter.Mode
-	if len(hours) > 0 && hours[0].Start.After(since) {
-		r.Since = hours[0].Start
+	if len(hours) > 0 {
+		r.Since = hours[0].Start // whole hours are summed up
 	}
 	for _, v := range variantDesk(s).Variants() {
 		if v.Gain.After != nil {

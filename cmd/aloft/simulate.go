@@ -326,6 +326,7 @@ Exit codes:
 // Help shows examples.
 func (*simulateRunCmd) Help() string {
 	return `Built-in scenarios: ` + strings.Join(scenario.Names(), ", ") + `
+
 Policies: ` + strings.Join(study.Policies(), ", ") + ` (docs/simulate.md says what each is)
 
 Examples:

@@ -61,8 +61,27 @@ func (c *whyCmd) Run(ctx context.Context) error {
 			}
 			fmt.Println(v.Data[i].Time.Local().Format(layout), v.Data[i].Text)
 		}
+		if c.At == "" {
+			c.waits(ctx)
+		}
 		return nil
 	})
+}
+
+// waits says how a job stands that has no slice now: most of what waits in a queue
+// no decision has been about.
+func (c *whyCmd) waits(ctx context.Context) {
+	if !wholeID.MatchString(c.About) {
+		return
+	}
+	one := "/aloft/v1/jobs/" + url.PathEscape(c.About)
+	var job jobObject
+	var events struct{ Data []eventObject }
+	if c.client().call(ctx, http.MethodGet, one, nil, &job) != nil || job.State != "queued" ||
+		c.client().call(ctx, http.MethodGet, one+"/events", nil, &events) != nil || len(events.Data) == 0 {
+		return
+	}
+	fmt.Println(events.Data[len(events.Data)-1])
 }
 
 // around is how much before and after a moment is shown.

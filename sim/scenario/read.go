@@ -56,7 +56,11 @@ func Parse(text []byte) (s *Scenario, err error) {
 	s = &Scenario{}
 	if err := yaml.UnmarshalWithOptions(text, s, yaml.Strict()); err != nil {
 		message := strings.TrimSpace(yaml.FormatError(err, false, false))
-		return nil, errors.New(position.ReplaceAllString(message, "line $1: "))
+		message = position.ReplaceAllString(message, "line $1: ")
+		if m := mistyped.FindStringSubmatch(message); m != nil && wanted[m[2]] != "" {
+			message = mistyped.ReplaceAllString(message, "want "+wanted[m[2]]+", not "+found(m[1]))
+		}
+		return nil, errors.New(message)
 	}
 	c := &check{text: text}
 	c.scenario(s)
@@ -68,6 +72,26 @@ func Parse(text []byte) (s *Scenario, err error) {
 
 // position is how the decoder's messages begin.
 var position = regexp.MustCompile(`^\[(\d+):\d+\] `)
+
+// mistyped is how the decoder says that a value is of another type, in Go's words;
+// wanted has ours.
+var (
+	mistyped = regexp.MustCompile(`cannot unmarshal (.+?) into Go .*of type (\S+)( \( overflow \))?`)
+	wanted   = map[string]string{"int": "a whole number", "uint64": "a whole number of at least 0", "float64": "a number", "string": "text", "bool": "true or false"}
+)
+
+// found is what stands there instead.
+func found(kind string) string {
+	switch {
+	case kind == "string":
+		return "text"
+	case strings.HasPrefix(kind, "map["):
+		return "keys"
+	case strings.HasPrefix(kind, "[]"):
+		return "a list"
+	}
+	return kind
+}
 
 // UnmarshalYAML reads "auto" or a number.
 func (c *Copies) UnmarshalYAML(text []byte) error {

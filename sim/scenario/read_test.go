@@ -94,6 +94,10 @@ func TestParseRefuses(t *testing.T) {
 		{"load_share: 0.55", "load_share: 0.50", "load_shares that sum to 0.95, want 1"},
 		{"arrivals: poisson", "arrivals: gamma", `jobs.embed.arrivals is "gamma", want poisson`},
 		{"loses: everything", "loses: nothing", `jobs.quantize.loses is "nothing", want everything`},
+		{"grace_s: 30", "grace_s: 30s", "line 67: want a number, not text"},
+		{"  gpus: 8", "  gpus: eight", "line 9: want a whole number, not text"},
+		{"      slots: 16", "      slots: [16]", "line 24: want a whole number, not a list"},
+		{"seeds: [1, ", "seeds: [-1, ", "line 5: want a whole number of at least 0, not -1"},
 		{"window: random", "window: first", `jobs.train.window is "first", want random`},
 		{"grace_s: 30", "grace_s: -1", "jobs.train.grace_s is -1 s, want at least 0"},
 		{"wake_failure: 0,", "wake_failure: 2,", "faults.wake_failure is 2, want at least 0 and at most 1"},
@@ -111,6 +115,18 @@ func TestParseRefuses(t *testing.T) {
 	}
 	if _, err := Parse([]byte(strings.Repeat("#", maxBytes+1))); err == nil {
 		t.Error("a file above the bound is read")
+	}
+}
+
+// Numbers are read in each of YAML's notations.
+func TestParseNumbers(t *testing.T) {
+	text, err := configs.Scenarios.ReadFile("scenarios/bursty-8gpu-code.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Parse([]byte(strings.Replace(strings.Replace(string(text), "horizon_h: 8", "horizon_h: 0.8e+1", 1), "grace_s: 30", `grace_s: "3e1"`, 1)))
+	if err != nil || s.HorizonH != 8 || s.Jobs.Train.GraceS != 30 {
+		t.Errorf("scenario %+v, %v; want 8 h and a grace of 30 s", s, err)
 	}
 }
 

@@ -19,6 +19,13 @@ type (
 	Hours   float64
 )
 
+// UnmarshalYAML reads a number in any notation: the decoder fails on 3e1 for a type
+// of its own, and on a number in quotes.
+func (s *Seconds) UnmarshalYAML(read func(any) error) error { return read((*float64)(s)) }
+
+// UnmarshalYAML reads a number in any notation.
+func (h *Hours) UnmarshalYAML(read func(any) error) error { return read((*float64)(h)) }
+
 // Duration of so many seconds.
 func (s Seconds) Duration() time.Duration { return time.Duration(float64(s) * float64(time.Second)) }
 
