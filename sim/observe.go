@@ -70,6 +70,9 @@ func (r *engine) describeModel(m *served) arbiter.Model {
 	a := arbiter.Model{Name: t.Name, Needs: r.small, Min: 1, Max: most(t.Static), Slots: t.Service.Slots,
 		Target: t.SLO.TTFTS.Duration(), Limits: arbiter.Limits{Static: t.Static},
 		Back: times(t.Start.WakeMedianS.Duration(), tail), Cold: times(t.Start.ColdMedianS.Duration(), tail)}
+	if t.Replicas.Max > 0 {
+		a.Min, a.Max = t.Replicas.Min, t.Replicas.Max
+	}
 	if t.Service.Merged() {
 		a.Slots = 0
 	}
@@ -173,5 +176,5 @@ func (r *engine) health(d *device, ok bool) {
 
 // most is how many replicas a model may have for a level that is there: a quarter
 // more than its share. What stays ready for a level that may come is at most its
-// share. The scenarios say nothing of it; an operator's replicas.max does.
+// share. The standard scenarios say nothing of it; an operator's replicas.max does.
 func most(share int) int { return share + (share+3)/4 }

@@ -396,3 +396,20 @@ func TestGPUFails(t *testing.T) {
 }
 
 func wholeLayout() []gpu.Placement { return []gpu.Placement{{Profile: "7g.80gb", Size: 8}} }
+
+// TestReplicas: the arbiter is told how many replicas an operator allows; where a
+// scenario does not say, one and a quarter more than the share of seven, rounded up.
+func TestReplicas(t *testing.T) {
+	for said, want := range map[scenario.Replicas][2]int{{}: {1, 9}, {Min: 2, Max: 7}: {2, 7}, {Min: 0, Max: 12}: {0, 12}} {
+		w := tiny()
+		w.Scenario.Models[0].Replicas = said
+		r, err := newRun(w, plan(nil), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.observe()
+		if m := r.seen.Models[0]; m.Min != want[0] || m.Max != want[1] {
+			t.Errorf("%+v: from %d to %d replicas, want %v", said, m.Min, m.Max, want)
+		}
+	}
+}

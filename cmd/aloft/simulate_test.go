@@ -78,7 +78,7 @@ models:
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, text)
 	}
-	if m := s.Models[0]; s.Cluster.GPUs != 2 || s.Cluster.Jobs != 11 || m.Service.AlphaMs != 7 || m.Service.BetaMsPerToken != 0.04 || m.Service.MaxTokens != 2048 || m.SLO.TTFTS != 0.5 || m.Static != 3 {
+	if m := s.Models[0]; s.Cluster.GPUs != 2 || s.Cluster.Jobs != 11 || m.Service.AlphaMs != 7 || m.Service.BetaMsPerToken != 0.04 || m.Service.MaxTokens != 2048 || m.SLO.TTFTS != 0.5 || m.Static != 3 || m.Replicas != (scenario.Replicas{Min: 1, Max: 3}) {
 		t.Errorf("scenario\n%s", text)
 	}
 	w, err := s.Draw(1, scenario.DrawOptions{})

@@ -99,7 +99,8 @@ func recordedWorld(cfg *Config, rows []arrivals.Record, status *Status) (map[str
 		service, slo, lacks := serviceOf(m, status)
 		share := cmp.Or(m.Static, m.Replicas.Max)
 		missing = append(missing, lacks...)
-		models = append(models, map[string]any{"name": m.Name, "static_share_slices": share, "service_time": service, "slo": slo, "start": startKeys(usualStart)})
+		models = append(models, map[string]any{"name": m.Name, "static_share_slices": share, "service_time": service, "slo": slo, "start": startKeys(usualStart),
+			"replicas": map[string]any{"min": m.Replicas.Min, "max": m.Replicas.Max}})
 		serving += share
 	}
 	all := scenario.SlicesPerGPU * gpus

@@ -146,6 +146,9 @@ func (c *check) cluster(s *Scenario) {
 
 func (c *check) model(path string, m *Model) {
 	c.each(path, count("static_share_slices", m.Static, 1, maxGPUs*SlicesPerGPU))
+	if m.Replicas != (Replicas{}) {
+		c.each(path+".replicas", count("min", m.Replicas.Min, 0, m.Static), count("max", m.Replicas.Max, m.Static, maxGPUs*SlicesPerGPU))
+	}
 	s := m.Service
 	at := path + ".service_time"
 	c.each(at, bounds{"alpha_ms", s.AlphaMs, 0, 1e6, "ms", false})

@@ -88,6 +88,8 @@ func TestParseRefuses(t *testing.T) {
 		{"decode_speed_during_prefill: 0.5", "decode_speed_during_prefill: 1.5", "line 26: models[0].service_time.decode_speed_during_prefill is 1.5, want at least 0 and at most 1"},
 		{"serving_share_slices: 28", "serving_share_slices: 27", "want 56 together: 8 GPUs of 7 slices"},
 		{"static_share_slices: 10", "static_share_slices: 11", "line 15: cluster.serving_share_slices is 28, and the models' static_share_slices sum to 29"},
+		{"static_share_slices: 10", "static_share_slices: 10\n    replicas: {min: 1, max: 9}", "models[0].replicas.max is 9, want at least 10"},
+		{"static_share_slices: 10", "static_share_slices: 10\n    replicas: {min: 11, max: 12}", "models[0].replicas.min is 11, want at least 0 and at most 10"},
 		{"copies: auto ", "copies: some ", "copies is some, want auto or 1 to 4096"},
 		{"mean_utilization: 0.40", "of_model: chat", "mean_utilization is missing"},
 		{"mean_utilization: 0.40", "as_recorded: true\n      mean_utilization: 0.4", "as_recorded plays the trace as it is"},

@@ -79,6 +79,15 @@ type Model struct {
 	SLO      SLO      `yaml:"slo"`
 	Arrivals Arrivals `yaml:"arrivals"`
 	Start    Start    `yaml:"start"`
+	Replicas Replicas `yaml:"replicas"`
+}
+
+// Replicas are the fewest and the most that an operator lets a model have. The
+// standard scenarios leave them out: then it keeps one, and may have a quarter more
+// than its static share.
+type Replicas struct {
+	Min int `yaml:"min"`
+	Max int `yaml:"max"`
 }
 
 // Service is the service-time law of one replica on one slice_shape. A model
