@@ -313,6 +313,15 @@ func TestTermsAreBounded(t *testing.T) {
 	if err != nil || j.Limits != (jobs.Limits{CPUs: 1, Memory: 100, RunTime: time.Hour}) || j.KeepFor != time.Hour || j.MaxWidth != 2 {
 		t.Errorf("filled in as %+v, %v", j, err)
 	}
+	// A template that says nothing of its width is for one slice.
+	narrow, _ := newManager(t, t.TempDir(), jobs.Options{Templates: []jobs.Template{template("train", time.Second)}})
+	for _, j := range []jobs.Job{{MinWidth: 2}, {MaxWidth: 2}} {
+		j.Template = "train"
+		var bad *jobs.InvalidError
+		if _, err := narrow.Submit(t.Context(), j); !errors.As(err, &bad) || bad.Param != "width" {
+			t.Errorf("%d to %d slices: %v, want the width refused", j.MinWidth, j.MaxWidth, err)
+		}
+	}
 }
 
 func TestSweep(t *testing.T) {

@@ -69,14 +69,19 @@ type Exit struct {
 	Signal string
 	Forced bool   // killed because the grace was over
 	Limit  string // the limit that it exceeded, in words; "" = none
+	Said   string // the last line of a program that failed; "" = nothing
 }
 
 // String says it in words.
 func (e Exit) String() string {
+	words := fmt.Sprintf("exit status %d", e.Code)
 	if e.Signal != "" {
-		return "ended by signal " + e.Signal
+		words = "ended by signal " + e.Signal
 	}
-	return fmt.Sprintf("exit status %d", e.Code)
+	if e.Said != "" { // most often the reason, which is else to be looked for in the log
+		words += ": " + e.Said
+	}
+	return words
 }
 
 // outcome decides what becomes of a job whose run has ended. saved tells whether

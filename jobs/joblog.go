@@ -3,8 +3,11 @@ package jobs
 import (
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
+	"unicode"
 )
 
 // Beside a log at PATH lie what was written before it, and which of the two files
@@ -24,7 +27,11 @@ type cappedLog struct {
 	f    *os.File
 	from int64 // bytes that were written before the file
 	size int64
+	last []byte // the newest bytes of this run, at most maxLast
 }
+
+// maxLast bounds what is kept of a program's last words: a line that a person reads.
+const maxLast = 300
 
 func openLog(path string, most int64) (*cappedLog, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -89,6 +96,8 @@ func (c *cappedLog) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(b)
+	c.last = append(c.last, b[max(0, n-maxLast):]...)
+	c.last = append(c.last[:0], c.last[max(0, len(c.last)-maxLast):]...)
 	if int64(n) > c.most {
 		b = b[int64(n)-c.most:]
 	}
@@ -98,6 +107,26 @@ func (c *cappedLog) Write(b []byte) (int, error) {
 	wrote, _ := c.f.Write(b)
 	c.size += int64(wrote)
 	return n, nil
+}
+
+// lastLine is the last line of this run that says anything, without what a
+// terminal would act on.
+func (c *cappedLog) lastLine() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lines := strings.FieldsFunc(strings.ToValidUTF8(string(c.last), ""), func(r rune) bool { return r == '\n' || r == '\r' })
+	for _, l := range slices.Backward(lines) {
+		l = strings.Map(func(r rune) rune {
+			if !unicode.IsPrint(r) {
+				return -1
+			}
+			return r
+		}, l)
+		if l = strings.TrimSpace(l); l != "" {
+			return l
+		}
+	}
+	return ""
 }
 
 // Close closes the file.

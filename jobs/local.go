@@ -356,6 +356,9 @@ func (r *localRun) join() {
 	r.mu.Lock()
 	r.exit.Forced, r.exit.Limit = r.forced, r.over
 	r.mu.Unlock()
+	if failed && r.term == nil { // a session's last line is what somebody typed
+		r.exit.Said = r.out.lastLine()
+	}
 }
 
 // Check tries what Local was told to do and says what this machine does not

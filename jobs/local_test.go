@@ -21,7 +21,9 @@ func shell(name, script string) jobs.Template {
 func runShell(t *testing.T, script string, width int, l jobs.Limits, want jobs.State) (jobs.Job, *jobs.Manager, string) {
 	t.Helper()
 	dir := t.TempDir()
-	m, _ := newManager(t, dir, jobs.Options{Templates: []jobs.Template{shell("s", script)}})
+	s := shell("s", script)
+	s.MaxWidth = width
+	m, _ := newManager(t, dir, jobs.Options{Templates: []jobs.Template{s}})
 	j, err := m.Submit(t.Context(), jobs.Job{Template: "s", MinWidth: width, Terms: jobs.Terms{Limits: l}})
 	if err != nil {
 		t.Fatal(err)
@@ -133,6 +135,33 @@ func TestGangDiesTogether(t *testing.T) {
 	j, _, _ := runShell(t, `[ $ALOFT_RANK = 1 ] && [ -n "$ALOFT_RENDEZVOUS" ] && exit 3; sleep 3600`, 3, jobs.Limits{}, jobs.Failed)
 	if j.Error != "exit status 3" || len(j.Slices) != 0 {
 		t.Errorf("%q on %v", j.Error, j.Slices)
+	}
+}
+
+// A job that fails says why in its program's last words, without what a terminal
+// acts on; the lines of an earlier run are not this one's.
+func TestFailureSaysWhy(t *testing.T) {
+	for _, c := range []struct{ script, want string }{
+		{`echo reading; printf '\033[31mno such model\033[0m\r\n\n' >&2; exit 4`, "exit status 4: [31mno such model[0m"},
+		{`echo last words; kill -SEGV $$`, "ended by signal segmentation fault: last words"},
+		{`yes | head -c 1000 | tr -d '\n'; exit 1`, "exit status 1: " + strings.Repeat("y", 300)},
+		{`if [ -e ran ]; then exit 5; fi; touch ran; echo of the first run; exit 6`, "exit status 6: of the first run"},
+	} {
+		j, m, _ := runShell(t, c.script, 1, jobs.Limits{}, jobs.Failed)
+		if j.Error != c.want {
+			t.Errorf("%s\n%q, want %q", c.script, j.Error, c.want)
+		}
+		if strings.Contains(c.script, "-e ran") {
+			if _, err := m.Retry(t.Context(), j.ID); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Start(t.Context(), j.ID, lend(1)); err != nil {
+				t.Fatal(err)
+			}
+			if j = untilState(t, m, j.ID, jobs.Failed); j.Error != "exit status 5" {
+				t.Errorf("the second run failed with %q", j.Error)
+			}
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -425,6 +426,14 @@ func TestTemplate(t *testing.T) {
 			t.Errorf("%v was accepted: %v", bad, got)
 		} else if _, ok := errors.AsType[*InvalidError](err); !ok {
 			t.Errorf("%v: %v is not an InvalidError", bad, err)
+		}
+	}
+	if _, err := tpl.fill(map[string]string{"name": "a", "steps": "101"}, own); err == nil || !strings.Contains(err.Error(), "within 1 and 100") {
+		t.Errorf("out of bounds: %v", err)
+	}
+	for x, want := range map[float64]string{1e6: "1000000", 1e-6: "0.000001", math.MaxInt32: "2147483647", 1e300: "1e+300"} {
+		if got := Bound(x); got != want {
+			t.Errorf("bound %s, want %s", got, want)
 		}
 	}
 	for _, broken := range []Template{

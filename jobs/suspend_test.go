@@ -220,6 +220,7 @@ func TestNotSuspended(t *testing.T) {
 			if name == "it hangs" {
 				template.Grace = 6 * time.Second // a third of it is waited out
 			}
+			template.MaxWidth = max(1, len(c.on))
 			x := newSuspension(t, template)
 			if c.with != nil {
 				c.with(x)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -156,8 +157,10 @@ func (t Template) terms(j *Job, now time.Time) error {
 	setDefault(&j.Shape, t.Shape)
 	setDefault(&j.Grace, t.Grace)
 	setDefault(&j.Priority, t.Priority)
-	setDefault(&j.MinWidth, t.MinWidth)
-	setDefault(&j.MaxWidth, max(t.MaxWidth, j.MinWidth))
+	least := max(1, t.MinWidth)
+	widest := max(least, t.MaxWidth) // one slice where the template says nothing
+	setDefault(&j.MinWidth, least)
+	setDefault(&j.MaxWidth, max(widest, j.MinWidth))
 	setDefault(&j.Expected, t.Expected)
 	setDefault(&j.Retries, t.Retries)
 	setDefault(&j.KeepFor, t.KeepFor)
@@ -175,8 +178,8 @@ func (t Template) terms(j *Job, now time.Time) error {
 		return invalid("priority", "%d is above the template's %d", j.Priority, t.Priority)
 	case t.Grace > 0 && j.Grace > t.Grace:
 		return invalid("grace_seconds", "%v is above the template's %v", j.Grace.Seconds(), t.Grace.Seconds())
-	case j.MinWidth < t.MinWidth || t.MaxWidth > 0 && j.MaxWidth > t.MaxWidth:
-		return invalid("width", "from %d to %d is not within the template's %d to %d", j.MinWidth, j.MaxWidth, t.MinWidth, t.MaxWidth)
+	case j.MinWidth < least || j.MaxWidth > widest:
+		return invalid("width", "from %d to %d is not within the template's %d to %d", j.MinWidth, j.MaxWidth, least, widest)
 	case t.KeepFor > 0 && j.KeepFor > t.KeepFor:
 		return invalid("keep_for_seconds", "%v is above the template's %v", j.KeepFor.Seconds(), t.KeepFor.Seconds())
 	case most.CPUs > 0 && l.CPUs > most.CPUs:
@@ -239,9 +242,18 @@ func (p Param) check(v string) error {
 		n, err = strconv.ParseFloat(v, 64)
 	}
 	if err != nil || !(n >= p.Min && n <= p.Max) {
-		return invalid("params."+p.Name, "%q is no %s within %v and %v", v, p.Type, p.Min, p.Max)
+		return invalid("params."+p.Name, "%q is no %s within %s and %s", v, p.Type, Bound(p.Min), Bound(p.Max))
 	}
 	return nil
+}
+
+// Bound writes a parameter's bound as its users would: in digits, unless they are
+// more than a number of this type has.
+func Bound(x float64) string {
+	if math.Abs(x) < 1e15 {
+		return strconv.FormatFloat(x, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(x, 'g', -1, 64)
 }
 
 // fill returns the command with the parameters' values in place. One pass, so a

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -25,6 +26,7 @@ type QuantizeOptions struct {
 	In, Out    string // GGUF files
 	Threads    int    // default 1
 	Requantize bool   // also of a file that is quantized already, whose losses then add up
+	Replace    bool   // an Out that is there already and is otherwise; else that is an error
 	// Tensor is told as each tensor's turn comes, first = 1; nil = nobody listens.
 	// It is called from the quantizer's thread.
 	Tensor func(number, of int, name string)
@@ -113,6 +115,9 @@ func Quantize(ctx context.Context, o QuantizeOptions) (Quantized, error) {
 	if err == nil {
 		q, err = o.check(in, partial)
 	}
+	if err == nil && !o.Replace {
+		err = free(o.Out, q)
+	}
 	if err == nil {
 		err = os.Rename(partial.Name(), o.Out)
 	}
@@ -121,6 +126,30 @@ func Quantize(ctx context.Context, o QuantizeOptions) (Quantized, error) {
 		return Quantized{}, fmt.Errorf("quantize %s to %s: %w", o.In, o.Type, err)
 	}
 	return q, syncFolder(filepath.Dir(o.Out))
+}
+
+// free reports whether nothing is lost by putting q's file in out's place: a model
+// that is served or was made by somebody else may lie there. The same bytes may
+// come again, from a job that was killed between its last two steps.
+func free(out string, q Quantized) error {
+	f, err := os.Open(out)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if st, err := f.Stat(); err == nil && st.Size() == q.BytesOut {
+		if _, err := io.Copy(sum, f); err != nil {
+			return err
+		}
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != q.SHA256 {
+		return fmt.Errorf("%s is there already and is another file, which stays: want a new name", out)
+	}
+	return nil
 }
 
 // quantizable reads the head of the model and says what speaks against it.

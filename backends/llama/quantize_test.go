@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -101,6 +102,36 @@ func TestQuantizeRefuses(t *testing.T) {
 		if _, err := Quantize(t.Context(), c.opt); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
+	}
+}
+
+// A file that is there already may be served, or be somebody else's: it stays.
+// The same bytes may come again, as they do from a job that is run again.
+func TestQuantizeKeepsOthers(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "out.gguf")
+	o := QuantizeOptions{Lib: lib(t), Type: "q8_0", In: shipped(t, "aloft-lm.gguf"), Out: out}
+	for range 2 {
+		if _, err := Quantize(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Type = "q4_0"
+	if _, err := Quantize(t.Context(), o); err == nil || !strings.Contains(err.Error(), "is there already") {
+		t.Errorf("over another file: %v", err)
+	}
+	if now, err := os.ReadFile(out); err != nil || !bytes.Equal(now, first) {
+		t.Errorf("the file that was there is no longer: %v", err)
+	}
+	if left, _ := filepath.Glob(out + "?*"); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+	o.Replace = true
+	if q, err := Quantize(t.Context(), o); err != nil || q.Type != "q4_0" {
+		t.Errorf("to be replaced: %+v, %v", q, err)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"aloft/jobs"
 )
 
 // eventObject is what the client commands read of an event.
@@ -165,9 +167,9 @@ func (t templateObject) String() string {
 		case len(p.Choices) > 0:
 			fmt.Fprintf(&b, ", one of %s", strings.Join(p.Choices, ", "))
 		case p.Type == "text" && p.Max != nil:
-			fmt.Fprintf(&b, " of at most %g bytes", *p.Max)
+			fmt.Fprintf(&b, " of at most %s bytes", jobs.Bound(*p.Max))
 		case p.Min != nil && p.Max != nil:
-			fmt.Fprintf(&b, " from %g to %g", *p.Min, *p.Max)
+			fmt.Fprintf(&b, " from %s to %s", jobs.Bound(*p.Min), jobs.Bound(*p.Max))
 		}
 		if p.Required {
 			b.WriteString(", must be given")

@@ -22,6 +22,7 @@ type quantizeCmd struct {
 	Type       string `help:"What to quantize to: q8_0, q6_k, q5_k_m, q4_k_m, q4_0, f16 …; a wrong one lists all." default:"q8_0"`
 	Threads    int    `help:"Threads of the quantizer." default:"1"`
 	Requantize bool   `help:"Take a file that is quantized already; the losses add up."`
+	Replace    bool   `help:"Also where OUT is there already and is another file."`
 	Folder     string `help:"IN and OUT are names of files in this folder, not paths. For job templates: a user's value then stays in it." placeholder:"DIR"`
 	In         string `arg:"" help:"GGUF file to read, or builtin:NAME."`
 	Out        string `arg:"" help:"GGUF file to write; it appears when it is whole."`
@@ -57,7 +58,7 @@ func (c *quantizeCmd) Run(ctx context.Context) error {
 	}
 	enc := json.NewEncoder(out)
 	var last reportLine
-	q, err := llama.Quantize(ctx, llama.QuantizeOptions{Lib: lib, Type: c.Type, In: in, Out: to, Threads: c.Threads, Requantize: c.Requantize,
+	q, err := llama.Quantize(ctx, llama.QuantizeOptions{Lib: lib, Type: c.Type, In: in, Out: to, Threads: c.Threads, Requantize: c.Requantize, Replace: c.Replace,
 		Tensor: func(number, of int, name string) {
 			last = reportLine{Step: int64(number), Total: int64(of), Unit: "tensors"}
 			line := last

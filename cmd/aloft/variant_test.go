@@ -10,6 +10,7 @@ import (
 	"aloft/arbiter"
 	"aloft/gateway"
 	"aloft/gateway/variants"
+	"aloft/jobs/evaluation"
 )
 
 // docs/variants.md has every command, every field of a variant and of a rule.
@@ -49,6 +50,30 @@ func TestDocsVariants(t *testing.T) {
 	for _, a := range []arbiter.Account{arbiter.JobUseful, arbiter.FreeEmpty, arbiter.WarmReserve} {
 		if !strings.Contains(page, "`"+string(a)+"`") {
 			t.Errorf("docs/variants.md: no word of the account %s", a)
+		}
+	}
+}
+
+func TestQualityOf(t *testing.T) {
+	at := func(x float64) *evaluation.Estimate { return &evaluation.Estimate{Value: x} }
+	small := evaluation.Measures{Name: "small", ExactMatch: at(0.5), BitsPerByte: at(1.5)}
+	base := evaluation.Measures{Name: "lm", ExactMatch: at(0.6), BitsPerByte: at(1.2), Perplexity: at(20)}
+	exact := variants.Quality{Measure: "exact_match", Base: 0.6, Variant: 0.5}
+	for _, c := range []struct {
+		result  evaluation.Result
+		measure string
+		want    variants.Quality
+		fault   string
+	}{
+		{evaluation.Result{Model: small, Against: &base}, "", exact, ""},
+		{evaluation.Result{Model: base, Against: &small}, "", exact, ""}, // the other way round
+		{evaluation.Result{Model: small, Against: &base}, "bits_per_byte", variants.Quality{Measure: "bits_per_byte", Base: 1.2, Variant: 1.5, Lower: true}, ""},
+		{evaluation.Result{Model: small, Against: &base}, "perplexity", variants.Quality{}, "not measured perplexity of both"},
+		{evaluation.Result{Model: small}, "", variants.Quality{}, "evaluated small alone"},
+	} {
+		got, err := qualityOf(c.result, "lm", c.measure)
+		if got != c.want || (err == nil) != (c.fault == "") || err != nil && !strings.Contains(err.Error(), c.fault) {
+			t.Errorf("%q: %+v, %v; want %+v, %q", c.measure, got, err, c.want, c.fault)
 		}
 	}
 }

@@ -244,13 +244,17 @@ func (c *variantRuleCmd) Run(ctx context.Context) error {
 
 type variantQualityCmd struct {
 	oneVariant
-	Job     string `help:"Job that has evaluated one against the other (aloft evaluate)." required:"" placeholder:"ID"`
+	Job     string `help:"Job that has evaluated one against the other (aloft evaluate)." required:"" placeholder:"JOB"`
 	Measure string `help:"exact_match, bits_per_byte, perplexity or recall; default: the first of them that was measured." enum:",exact_match,bits_per_byte,perplexity,recall" default:""`
 }
 
 // Run implements kong's command.
 func (c *variantQualityCmd) Run(ctx context.Context) error {
-	return c.tell(ctx, "", map[string]any{"evaluation": gateway.VariantEvaluation{Job: c.Job, Measure: c.Measure}})
+	job, err := c.client().findJob(ctx, c.Job)
+	if err != nil {
+		return err
+	}
+	return c.tell(ctx, "", map[string]any{"evaluation": gateway.VariantEvaluation{Job: job, Measure: c.Measure}})
 }
 
 type variantPromoteCmd struct {

@@ -159,31 +159,37 @@ func (s *server) giveUp(v *kept, now time.Time) error {
 }
 
 // evaluated reads the quality of both sides from the result of a job.
-func (s *server) evaluated(v *kept, e gateway.VariantEvaluation) (q variants.Quality, err error) {
-	bad := func(format string, args ...any) (variants.Quality, error) {
-		return q, &jobs.InvalidError{Param: "evaluation", Reason: fmt.Sprintf(format, args...)}
-	}
+func (s *server) evaluated(v *kept, e gateway.VariantEvaluation) (variants.Quality, error) {
 	result, err := s.evaluationOf(e.Job)
-	switch {
-	case errors.Is(err, jobs.ErrNotFound):
-		return q, err
-	case err != nil:
-		return bad("%v", err)
-	case result.Against == nil:
-		return bad("job %s has evaluated %s alone, not against another", e.Job, result.Model.Name)
+	if err == nil {
+		var q variants.Quality
+		if q, err = qualityOf(result, v.Model, e.Measure); err == nil {
+			return q, nil
+		}
 	}
-	mine, other := &result.Model, result.Against
-	if mine.Name == v.Model {
+	if errors.Is(err, jobs.ErrNotFound) {
+		return variants.Quality{}, err
+	}
+	return variants.Quality{}, &jobs.InvalidError{Param: "evaluation", Reason: fmt.Sprintf("job %s: %v", e.Job, err)}
+}
+
+// qualityOf is what an evaluation says of a model and of what was asked beside it;
+// without a measure the first that it has of both.
+func qualityOf(r evaluation.Result, model, measure string) (q variants.Quality, err error) {
+	if r.Against == nil {
+		return q, fmt.Errorf("it has evaluated %s alone, not against another", r.Model.Name)
+	}
+	mine, other := &r.Model, r.Against
+	if mine.Name == model {
 		mine, other = other, mine
 	}
 	for _, m := range qualities {
 		a, b := m.of(mine), m.of(other)
-		if a == nil || b == nil || e.Measure != cmp.Or(e.Measure, m.name) || e.Measure != "" && e.Measure != m.name {
-			continue
+		if a != nil && b != nil && cmp.Or(measure, m.name) == m.name {
+			return variants.Quality{Measure: m.name, Base: b.Value, Variant: a.Value, Lower: m.lower}, nil
 		}
-		return variants.Quality{Measure: m.name, Base: b.Value, Variant: a.Value, Lower: m.lower}, nil
 	}
-	return bad("job %s has not measured %s of both", e.Job, cmp.Or(e.Measure, "anything that can be compared"))
+	return q, fmt.Errorf("it has not measured %s of both", cmp.Or(measure, "anything that can be compared"))
 }
 
 // qualities are the measures of an evaluation that say how good a model is.
