@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"sync"
 
 	"aloft/backends"
 )
@@ -18,20 +19,29 @@ type Events struct {
 	buf        []byte
 	start, end int   // buf[start:end] is read but not handed out
 	err        error // of r, kept until the bytes before it are used up
-	more       bool  // the last read was full
+	read       int   // bytes of the last read
+	more       bool  // it was full
 	// The event is built in place: buf[start:out] is what there is of it. It only
 	// loses bytes (CRs, comments), so out never passes pos, where the next line
 	// begins; up to scan that line has no end.
 	out, pos, scan int
 	ahead          []byte // the next event, cut before it was asked for
+
+	loan *[busy]byte // what buf is while an engine is ahead of us; nil = it is own
+	own  []byte      // that waits meanwhile
 }
 
 // Sizes of the buffer: thousands of streams may be idle, and one whose engine
-// sends several events at once gets more.
+// sends several events at once gets more. Where even that is filled by a read,
+// the most is lent: each read less is also a write less, since what is read
+// together goes on together. A stream that waits has given it back.
 const (
 	idle  = 1 << 10
 	usual = 4 << 10
+	busy  = 16 << 10
 )
+
+var loans = sync.Pool{New: func() any { return new([busy]byte) }}
 
 // NewEvents reads events of at most maxEvent bytes from r.
 func NewEvents(r io.Reader, maxEvent int) *Events {
@@ -44,8 +54,9 @@ func NewEvents(r io.Reader, maxEvent int) *Events {
 // a large event made that large.
 func (e *Events) Reset(r io.Reader, maxEvent int) {
 	size := min(idle, max(maxEvent, 1))
+	e.giveBack()
 	buf := e.buf
-	if cap(buf) < size || cap(buf) > 16<<10 {
+	if cap(buf) < size || cap(buf) > busy {
 		buf = make([]byte, size)
 	}
 	*e = Events{r: r, max: maxEvent, buf: buf[:size]}
@@ -106,21 +117,29 @@ func (e *Events) fill() error {
 	if e.end-e.start >= e.max {
 		return fmt.Errorf("event over %d bytes: %w", e.max, backends.ErrBadReply)
 	}
+	if e.read <= usual && e.pos == e.end && e.out == e.start { // the engine has nothing more for now
+		e.giveBack()
+	}
 	switch room := len(e.buf) - e.end; {
-	case e.more:
+	case e.more && len(e.buf) < min(usual, e.max):
 		e.buf = append(e.buf, make([]byte, min(usual, e.max)-len(e.buf))...)
+	case e.more && len(e.buf) < busy && busy <= e.max:
+		e.own, e.loan = e.buf, loans.Get().(*[busy]byte)
+		e.move(e.loan[:])
 	case e.start > 0 && room < len(e.buf)/2: // or the reads would get smaller and smaller
-		copy(e.buf, e.buf[e.start:e.end])
-		e.out, e.pos, e.scan, e.end = e.out-e.start, e.pos-e.start, e.scan-e.start, e.end-e.start
-		e.start = 0
+		e.move(e.buf)
 	case room == 0:
-		e.buf = append(e.buf, make([]byte, min(len(e.buf), e.max-len(e.buf)))...)
+		large := make([]byte, min(2*len(e.buf), e.max))
+		e.move(large)
+		if e.loan != nil {
+			loans.Put(e.loan)
+			e.loan, e.own = nil, nil
+		}
 	}
 	for range 100 {
-		var n int
-		n, e.err = e.r.Read(e.buf[e.end:])
-		if e.end += n; n > 0 {
-			e.more = e.end == len(e.buf) && len(e.buf) < min(usual, e.max)
+		e.read, e.err = e.r.Read(e.buf[e.end:])
+		if e.end += e.read; e.read > 0 {
+			e.more = e.end == len(e.buf)
 			return nil
 		}
 		if e.err != nil {
@@ -128,6 +147,23 @@ func (e *Events) fill() error {
 		}
 	}
 	return io.ErrNoProgress
+}
+
+// move takes what is not handed out to the start of another buffer, or of this one.
+func (e *Events) move(to []byte) {
+	e.end = copy(to, e.buf[e.start:e.end])
+	e.out, e.pos, e.scan = e.out-e.start, e.pos-e.start, e.scan-e.start
+	e.start, e.buf = 0, to
+}
+
+// giveBack returns what was lent. Nothing may be left in it.
+func (e *Events) giveBack() {
+	if e.loan == nil {
+		return
+	}
+	loans.Put(e.loan)
+	e.buf, e.loan, e.own = e.own, nil, nil
+	e.start, e.out, e.pos, e.scan, e.end = 0, 0, 0, 0, 0
 }
 
 // Data returns the payload of an event: the text of its data lines, joined by
