@@ -39,8 +39,9 @@ type Fit struct {
 	margin  float64
 	least   float64 // seconds: the quickest call of late
 	samples int
-	early   bool // all that was seen are first calls to new replicas, which are slow
-	reach   int  // twice what a call cost, as if padded, that was quick enough
+	early   bool      // all that was seen are first calls to new replicas, which are slow
+	reach   int       // twice what a call cost, as if padded, that was quick enough
+	proven  time.Time // when the last call ended that was evidence of a drift
 }
 
 // line is one law and what it was learned from.
@@ -81,8 +82,21 @@ func NewFit(alpha, beta float64) *Fit {
 	return &Fit{line: l, other: l, margin: 1.2, early: true}
 }
 
-// Observe learns from one finished call.
-func (f *Fit) Observe(size Size, took time.Duration) {
+// Observe learns from one finished call that ran alone.
+func (f *Fit) Observe(size Size, took time.Duration) { f.learn(size, took, true) }
+
+// ObserveFrom learns from one that began then, perhaps beside others. Those that ran
+// at one time are one piece of evidence that calls take longer now: a pause of the
+// machine, or of the network, is in all of them, and is over.
+func (f *Fit) ObserveFrom(began time.Time, size Size, took time.Duration) {
+	alone := !began.Before(f.proven)
+	if alone {
+		f.proven = began.Add(took)
+	}
+	f.learn(size, took, alone)
+}
+
+func (f *Fit) learn(size Size, took time.Duration, evidence bool) {
 	cost := size.cost(f.padded)
 	if cost <= 0 || took <= 0 {
 		return
@@ -100,25 +114,28 @@ func (f *Fit) Observe(size Size, took time.Duration) {
 	}
 	f.least = min(f.least, t)
 	f.samples++
-	if slower := f.observe(cost, t); slower {
+	if slower := f.observe(cost, t, evidence); slower {
 		f.margin = max(f.margin, shiftMargin)
 	}
-	f.other.observe(size.cost(!f.padded), t)
+	f.other.observe(size.cost(!f.padded), t, evidence)
 	if !f.cold() && f.other.miss < better*f.miss {
 		f.line, f.other, f.padded = f.other, f.line, !f.padded
 	}
 }
 
-// observe learns from a call that took t seconds, and reports whether it has shown
-// that calls take longer now than they did.
-func (f *line) observe(cost int, t float64) (slower bool) {
+// observe learns from a call that took t seconds, and reports whether it has shown,
+// if it is evidence, that calls take longer now than they did.
+func (f *line) observe(cost int, t float64, evidence bool) (slower bool) {
 	s := float64(cost)
 	z := math.Log(t / f.Seconds(cost))
 	if f.n > fitCount {
 		z = min(z, outlier)
 		t = min(t, math.Exp(outlier)*f.Seconds(cost))
-		if by := f.drift.add(z, f.miss); by != 1 {
-			f.scale(by)
+		if evidence {
+			by := f.drift.add(z, f.miss)
+			if by != 1 {
+				f.scale(by)
+			}
 			slower = by > 1
 		}
 	}

@@ -203,3 +203,34 @@ func TestSignals(t *testing.T) {
 		t.Errorf("load an hour later: %+v", s.Load)
 	}
 }
+
+// TestFitPause: one pause of the machine is in all calls that run at the time, and
+// says nothing of the next. A call takes 10 ms, on four replicas; a pause of 20 ms
+// once stretches four that run at one time to 30. Four that take 30 one after the
+// other have shown that calls take that now.
+func TestFitPause(t *testing.T) {
+	learned := func() (*Fit, time.Time) {
+		f, now := NewFit(0.005, 50e-6), time.Unix(1000, 0)
+		for range 60 {
+			f.ObserveFrom(now, Size{1, 100, 100}, 10*time.Millisecond)
+			now = now.Add(10 * time.Millisecond)
+		}
+		return f, now
+	}
+	paused, now := learned()
+	for k := range 4 {
+		paused.ObserveFrom(now.Add(time.Duration(k)*time.Millisecond), Size{1, 100, 100}, 30*time.Millisecond)
+	}
+	// Four of 54 that the cell weighs: 10 ms and 8 % of 20 more at most.
+	if got := paused.Seconds(100); got < 0.010 || got > 0.012 {
+		t.Errorf("after a pause 100 tokens take %.4f s, want 0.010 to 0.012", got)
+	}
+	slower, now := learned()
+	for range 4 {
+		slower.ObserveFrom(now, Size{1, 100, 100}, 30*time.Millisecond)
+		now = now.Add(30 * time.Millisecond)
+	}
+	if got := slower.Seconds(100); got < 0.025 || got > 0.035 {
+		t.Errorf("after four slow calls 100 tokens take %.4f s, want about 0.030", got)
+	}
+}

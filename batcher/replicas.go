@@ -129,5 +129,9 @@ func (c *Core) learn(b *Batch, took time.Duration) {
 	case !settled && !f.early:
 		return
 	}
-	f.Observe(size, took)
+	if c.opt.Merge {
+		f.ObserveFrom(b.At, size, took)
+	} else { // prompts of one replica always overlap, in a known order
+		f.Observe(size, took)
+	}
 }
