@@ -56,9 +56,12 @@ type Claim struct {
 	Model  string
 	Slices []string // kept as they are
 	GPUs   []int    // kept to be reshaped
-	Since  time.Time
-	Until  time.Time
-	Tries  int // times it has timed out before; it backs off
+	// Cut is the part of the one GPU that is kept, where the job's slice is made; size
+	// 0 = all of them.
+	Cut   gpu.Placement
+	Since time.Time
+	Until time.Time
+	Tries int // times it has timed out before; it backs off
 }
 
 // Phase is what a slice is doing.

@@ -53,7 +53,7 @@ func (t timeouts) keep(old, want []Claim) []Claim {
 		case i < 0: // met, or given up
 			delete(t, c.by())
 		default:
-			c.Slices, c.GPUs = want[i].Slices, want[i].GPUs
+			c.Slices, c.GPUs, c.Cut = want[i].Slices, want[i].GPUs, want[i].Cut
 			out = append(out, c)
 		}
 	}

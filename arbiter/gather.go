@@ -81,7 +81,7 @@ func (d *decision) advance(c *Claim, j *Job, mine []int) bool {
 	var use []int
 	whole := map[int]bool{}
 	for _, i := range mine {
-		if s := &d.slices[i]; fits(s.Shape, j.Needs) && !whole[s.GPU] {
+		if s := &d.slices[i]; c.takes(s, j) && !whole[s.GPU] {
 			use = append(use, i)
 			whole[s.GPU] = len(c.GPUs) > 0
 		}
@@ -111,6 +111,14 @@ func (d *decision) advance(c *Claim, j *Job, mine []int) bool {
 	return false
 }
 
+// takes reports whether the claim is for the slice as it is.
+func (c *Claim) takes(s *Slice, j *Job) bool {
+	if c.Cut.Size > 0 {
+		return s.Start == c.Cut.Start && s.Shape.Profile == c.Cut.Profile
+	}
+	return fits(s.Shape, j.Needs)
+}
+
 // shape cuts those GPUs of a claim that are empty and have no slice for the job.
 func (d *decision) shape(c *Claim, j *Job, mine []int, whole map[int]bool) {
 	for _, g := range c.GPUs {
@@ -119,7 +127,11 @@ func (d *decision) shape(c *Claim, j *Job, mine []int, whole map[int]bool) {
 			s := &d.slices[i]
 			empty = empty && (s.GPU != g || s.Phase == Free && !s.Moving && !s.Lent())
 		}
-		if empty {
+		switch {
+		case !empty:
+		case c.Cut.Size > 0:
+			d.cutAt(g, c.Cut, Move{Job: j.ID})
+		default:
 			d.reshape(g, j.Needs, Move{Job: j.ID})
 		}
 	}
@@ -206,7 +218,9 @@ func (d *decision) enterClaim(c Claim, at ...int) {
 	d.plan.Claims = append(d.plan.Claims, c)
 	d.claims(c.Job)
 	d.claimants[c.Job] = true
-	d.claimOf(0)
+	if d.owner == nil {
+		d.owners()
+	}
 	for _, i := range at {
 		d.owner[i] = len(d.Claims) + len(d.plan.Claims)
 	}

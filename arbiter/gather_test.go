@@ -381,22 +381,6 @@ func TestWorth(t *testing.T) {
 	}
 }
 
-func TestKeep(t *testing.T) {
-	all := []Sleeper{
-		{Rate: 1, Saves: 80 * time.Second, Bytes: 40}, // 2 s a byte
-		{Rate: 6, Saves: 20 * time.Second, Bytes: 20}, // 6
-		{Rate: 2, Saves: 30 * time.Second, Bytes: 15}, // 4
-		{Rate: 0, Saves: 90 * time.Second, Bytes: 1},  // never woken
-		{Rate: 1, Saves: 10 * time.Second, Bytes: 5},  // 2, behind the first, which does not fit
-	}
-	if got := Keep(all, 40); !slices.Equal(got, []int{1, 2, 4}) {
-		t.Errorf("kept %v, want 1 2 4: 20 + 15 + 5 bytes", got)
-	}
-	if got := Keep(all, 0); len(got) != 0 {
-		t.Errorf("kept %v in no memory", got)
-	}
-}
-
 // TestStaticShare: in mode static a model keeps its share, and what it may lend
 // otherwise has limits too.
 func TestLimits(t *testing.T) {

@@ -3,6 +3,8 @@ package arbiter
 import (
 	"slices"
 	"time"
+
+	"aloft/gpu"
 )
 
 // index finds jobs and claims without looking through all of them. It is made
@@ -60,13 +62,13 @@ func (d *decision) claimOf(i int) int {
 // that keep one slice the later has it.
 func (d *decision) owners() {
 	d.owner = make([]int, len(d.slices))
-	byID, byGPU := map[string]int{}, map[int]int{}
+	byID, byGPU := map[string]int{}, map[int][]int{}
 	for k := range d.Claims {
 		for _, id := range d.Claims[k].Slices {
 			byID[id] = k + 1
 		}
 		for _, g := range d.Claims[k].GPUs {
-			byGPU[g] = k + 1
+			byGPU[g] = append(byGPU[g], k)
 		}
 	}
 	if len(byID)+len(byGPU) == 0 {
@@ -74,7 +76,12 @@ func (d *decision) owners() {
 	}
 	for i := range d.slices {
 		s := &d.slices[i]
-		d.owner[i] = max(byID[s.ID], byGPU[s.GPU])
+		d.owner[i] = byID[s.ID]
+		for _, k := range byGPU[s.GPU] {
+			if cut := d.Claims[k].Cut; cut.Size == 0 || cut.Mask()&gpu.Mask(s.Start, s.Shape.MemorySlices) != 0 {
+				d.owner[i] = max(d.owner[i], k+1)
+			}
+		}
 	}
 }
 

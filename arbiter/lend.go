@@ -92,6 +92,7 @@ func (d *decision) lendAll() {
 			}
 		}
 	}
+	l.recast(singles)
 	l.recut()
 }
 

@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"slices"
 	"strings"
-	"time"
 
 	"aloft/gpu"
 )
@@ -14,9 +13,6 @@ import (
 type Want struct {
 	Shape gpu.Shape
 	Count int // instances of it
-	// Worth is what one of them earns if it is there for the dwell: slice time by
-	// weight. 0 = only expected; it counts in the mix and pays for no reshape.
-	Worth time.Duration
 }
 
 // Geometry is the placement space of one family under one expectation of what
@@ -166,17 +162,21 @@ func (all Geometries) Fragmentation(gpus []GPU, taken []uint8) float64 {
 // Fragmentation is the share of the node that is free and of no use to what its
 // jobs and models ask for; sleepers give way, so they count as free.
 func (s *Snapshot) Fragmentation() float64 {
-	var wants []Want
+	taken := Taken(s.GPUs, s.Slices, func(x Slice) bool {
+		return x.Moving || x.Lent() || x.Phase != Free && x.Phase != Asleep
+	})
+	return NewGeometries(s.GPUs, s.wants()).Fragmentation(s.GPUs, taken)
+}
+
+// wants is what jobs and models ask for.
+func (s *Snapshot) wants() (wants []Want) {
 	for i := range s.Jobs {
 		wants = append(wants, Want{Shape: s.Jobs[i].Needs, Count: max(1, s.Jobs[i].MinWidth)})
 	}
 	for i := range s.Models {
 		wants = append(wants, Want{Shape: s.Models[i].Needs, Count: max(1, s.Models[i].Max)})
 	}
-	taken := Taken(s.GPUs, s.Slices, func(x Slice) bool {
-		return x.Moving || x.Lent() || x.Phase != Free && x.Phase != Asleep
-	})
-	return NewGeometries(s.GPUs, wants).Fragmentation(s.GPUs, taken)
+	return wants
 }
 
 // Taken is, for each GPU, the mask of the memory slices whose instances count.

@@ -133,7 +133,6 @@ func healthy(family string, n int) []GPU {
 }
 
 func TestPlace(t *testing.T) {
-	const a100 = "A100-80GB"
 	for _, c := range []struct {
 		name    string
 		wants   []string
@@ -182,7 +181,6 @@ func TestPlaceAcrossFamilies(t *testing.T) {
 }
 
 func TestTaken(t *testing.T) {
-	const a100 = "A100-80GB"
 	all := []Slice{slice(t, a100, 0, "3g.40gb", 4), slice(t, a100, 1, "1g.10gb", 6), slice(t, a100, 7, "1g.10gb", 0)}
 	all[1].Phase = Ready
 	gpus := healthy(a100, 2)

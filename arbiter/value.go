@@ -1,10 +1,6 @@
 package arbiter
 
-import (
-	"cmp"
-	"slices"
-	"time"
-)
+import "time"
 
 // Worth is what a loan is weighed by, in slice time.
 type Worth struct {
@@ -23,30 +19,4 @@ func (w Worth) Value() time.Duration {
 		gain = min(gain, w.Rest)
 	}
 	return gain - time.Duration(w.Chance*float64(w.Stop)) - w.OutBack
-}
-
-// Sleeper is a replica that could be kept asleep.
-type Sleeper struct {
-	Rate  float64       // wakes an hour
-	Saves time.Duration // by which a wake is quicker than a start
-	Bytes int64         // of host memory that it holds
-}
-
-// Keep chooses which sleepers to keep within the memory: greedily what saves most
-// waiting a byte. It returns their indices in that order.
-func Keep(all []Sleeper, memory int64) []int {
-	best := make([]int, len(all))
-	for i := range best {
-		best[i] = i
-	}
-	worth := func(i int) float64 { return all[i].Rate * all[i].Saves.Seconds() / float64(max(all[i].Bytes, 1)) }
-	slices.SortStableFunc(best, func(a, b int) int { return cmp.Compare(worth(b), worth(a)) })
-	kept := best[:0]
-	for _, i := range best {
-		if all[i].Rate > 0 && all[i].Saves > 0 && all[i].Bytes <= memory {
-			memory -= all[i].Bytes
-			kept = append(kept, i)
-		}
-	}
-	return kept
 }
