@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"sync"
 
 	"aloft/backends"
 )
@@ -40,8 +39,6 @@ const (
 	usual = 4 << 10
 	busy  = 16 << 10
 )
-
-var loans = sync.Pool{New: func() any { return new([busy]byte) }}
 
 // NewEvents reads events of at most maxEvent bytes from r.
 func NewEvents(r io.Reader, maxEvent int) *Events {
