@@ -26,8 +26,24 @@ type Events struct {
 	out, pos, scan int
 	ahead          []byte // the next event, cut before it was asked for
 
-	loan *[busy]byte // what buf is while an engine is ahead of us; nil = it is own
-	own  []byte      // that waits meanwhile
+	lender Lender
+	loan   any    // whose bytes buf is while an engine is ahead of us; nil = buf is own
+	own    []byte // that waits meanwhile
+}
+
+// Lender has what Lent makes, for one who needs it for a while: a *sync.Pool.
+type Lender interface {
+	Get() any
+	Put(any)
+}
+
+// Lent makes a buffer for a Lender to have.
+func Lent() any { return new([busy]byte) }
+
+// Lending gives e a lender, without which its buffer stays small.
+func (e *Events) Lending(l Lender) *Events {
+	e.lender = l
+	return e
 }
 
 // Sizes of the buffer: thousands of streams may be idle, and one whose engine
@@ -56,7 +72,7 @@ func (e *Events) Reset(r io.Reader, maxEvent int) {
 	if cap(buf) < size || cap(buf) > busy {
 		buf = make([]byte, size)
 	}
-	*e = Events{r: r, max: maxEvent, buf: buf[:size]}
+	*e = Events{r: r, max: maxEvent, buf: buf[:size], lender: e.lender}
 }
 
 // Next returns one whole event: its lines, each ended by "\n", and a blank line.
@@ -120,16 +136,16 @@ func (e *Events) fill() error {
 	switch room := len(e.buf) - e.end; {
 	case e.more && len(e.buf) < min(usual, e.max):
 		e.buf = append(e.buf, make([]byte, min(usual, e.max)-len(e.buf))...)
-	case e.more && len(e.buf) < busy && busy <= e.max:
-		e.own, e.loan = e.buf, loans.Get().(*[busy]byte)
-		e.move(e.loan[:])
+	case e.more && len(e.buf) < busy && busy <= e.max && e.lender != nil:
+		e.own, e.loan = e.buf, e.lender.Get()
+		e.move(e.loan.(*[busy]byte)[:])
 	case e.start > 0 && room < len(e.buf)/2: // or the reads would get smaller and smaller
 		e.move(e.buf)
 	case room == 0:
 		large := make([]byte, min(2*len(e.buf), e.max))
 		e.move(large)
 		if e.loan != nil {
-			loans.Put(e.loan)
+			e.lender.Put(e.loan)
 			e.loan, e.own = nil, nil
 		}
 	}
@@ -158,7 +174,7 @@ func (e *Events) giveBack() {
 	if e.loan == nil {
 		return
 	}
-	loans.Put(e.loan)
+	e.lender.Put(e.loan)
 	e.buf, e.loan, e.own = e.own, nil, nil
 	e.start, e.out, e.pos, e.scan, e.end = 0, 0, 0, 0, 0
 }

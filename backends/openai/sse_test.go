@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 
@@ -177,7 +178,7 @@ func (r *rooms) Read(p []byte) (int, error) {
 func TestEventsAhead(t *testing.T) {
 	const event, many = "data: 0123456789012345678901234567890123456789\n\n", 2000
 	r := &rooms{text: bytes.Repeat([]byte(event), many), event: event}
-	e := NewEvents(nil, 1<<20)
+	e := NewEvents(nil, 1<<20).Lending(&sync.Pool{New: Lent})
 	for range 2 { // the second time with a buffer that has served
 		e.Reset(r, 1<<20)
 		for i := range many + 3 {
@@ -208,7 +209,7 @@ func TestEventsAhead(t *testing.T) {
 func TestEventsOutgrow(t *testing.T) {
 	small, large := "data: a\n\n", "data: "+strings.Repeat("x", 100<<10)+"\n\n"
 	want := strings.Repeat(small, 1000) + large + small
-	e := NewEvents(strings.NewReader(want), 1<<20)
+	e := NewEvents(strings.NewReader(want), 1<<20).Lending(&sync.Pool{New: Lent})
 	var got strings.Builder
 	for {
 		event, err := e.Next()
