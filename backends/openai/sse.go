@@ -18,42 +18,19 @@ type Events struct {
 	buf        []byte
 	start, end int   // buf[start:end] is read but not handed out
 	err        error // of r, kept until the bytes before it are used up
-	read       int   // bytes of the last read
-	more       bool  // it was full
+	more       bool  // the last read was full
 	// The event is built in place: buf[start:out] is what there is of it. It only
 	// loses bytes (CRs, comments), so out never passes pos, where the next line
 	// begins; up to scan that line has no end.
 	out, pos, scan int
 	ahead          []byte // the next event, cut before it was asked for
-
-	lender Lender
-	loan   any    // whose bytes buf is while an engine is ahead of us; nil = buf is own
-	own    []byte // that waits meanwhile
-}
-
-// Lender has what Lent makes, for one who needs it for a while: a *sync.Pool.
-type Lender interface {
-	Get() any
-	Put(any)
-}
-
-// Lent makes a buffer for a Lender to have.
-func Lent() any { return new([busy]byte) }
-
-// Lending gives e a lender, without which its buffer stays small.
-func (e *Events) Lending(l Lender) *Events {
-	e.lender = l
-	return e
 }
 
 // Sizes of the buffer: thousands of streams may be idle, and one whose engine
-// sends several events at once gets more. Where even that is filled by a read,
-// the most is lent: each read less is also a write less, since what is read
-// together goes on together. A stream that waits has given it back.
+// sends several events at once gets more.
 const (
 	idle  = 1 << 10
 	usual = 4 << 10
-	busy  = 16 << 10
 )
 
 // NewEvents reads events of at most maxEvent bytes from r.
@@ -67,12 +44,11 @@ func NewEvents(r io.Reader, maxEvent int) *Events {
 // a large event made that large.
 func (e *Events) Reset(r io.Reader, maxEvent int) {
 	size := min(idle, max(maxEvent, 1))
-	e.giveBack()
 	buf := e.buf
-	if cap(buf) < size || cap(buf) > busy {
+	if cap(buf) < size || cap(buf) > 16<<10 {
 		buf = make([]byte, size)
 	}
-	*e = Events{r: r, max: maxEvent, buf: buf[:size], lender: e.lender}
+	*e = Events{r: r, max: maxEvent, buf: buf[:size]}
 }
 
 // Next returns one whole event: its lines, each ended by "\n", and a blank line.
@@ -130,29 +106,21 @@ func (e *Events) fill() error {
 	if e.end-e.start >= e.max {
 		return fmt.Errorf("event over %d bytes: %w", e.max, backends.ErrBadReply)
 	}
-	if e.read <= usual && e.pos == e.end && e.out == e.start { // the engine has nothing more for now
-		e.giveBack()
-	}
 	switch room := len(e.buf) - e.end; {
-	case e.more && len(e.buf) < min(usual, e.max):
+	case e.more:
 		e.buf = append(e.buf, make([]byte, min(usual, e.max)-len(e.buf))...)
-	case e.more && len(e.buf) < busy && busy <= e.max && e.lender != nil:
-		e.own, e.loan = e.buf, e.lender.Get()
-		e.move(e.loan.(*[busy]byte)[:])
 	case e.start > 0 && room < len(e.buf)/2: // or the reads would get smaller and smaller
-		e.move(e.buf)
+		copy(e.buf, e.buf[e.start:e.end])
+		e.out, e.pos, e.scan, e.end = e.out-e.start, e.pos-e.start, e.scan-e.start, e.end-e.start
+		e.start = 0
 	case room == 0:
-		large := make([]byte, min(2*len(e.buf), e.max))
-		e.move(large)
-		if e.loan != nil {
-			e.lender.Put(e.loan)
-			e.loan, e.own = nil, nil
-		}
+		e.buf = append(e.buf, make([]byte, min(len(e.buf), e.max-len(e.buf)))...)
 	}
 	for range 100 {
-		e.read, e.err = e.r.Read(e.buf[e.end:])
-		if e.end += e.read; e.read > 0 {
-			e.more = e.end == len(e.buf)
+		var n int
+		n, e.err = e.r.Read(e.buf[e.end:])
+		if e.end += n; n > 0 {
+			e.more = e.end == len(e.buf) && len(e.buf) < min(usual, e.max)
 			return nil
 		}
 		if e.err != nil {
@@ -160,23 +128,6 @@ func (e *Events) fill() error {
 		}
 	}
 	return io.ErrNoProgress
-}
-
-// move takes what is not handed out to the start of another buffer, or of this one.
-func (e *Events) move(to []byte) {
-	e.end = copy(to, e.buf[e.start:e.end])
-	e.out, e.pos, e.scan = e.out-e.start, e.pos-e.start, e.scan-e.start
-	e.start, e.buf = 0, to
-}
-
-// giveBack returns what was lent. Nothing may be left in it.
-func (e *Events) giveBack() {
-	if e.loan == nil {
-		return
-	}
-	e.lender.Put(e.loan)
-	e.buf, e.loan, e.own = e.own, nil, nil
-	e.start, e.out, e.pos, e.scan, e.end = 0, 0, 0, 0, 0
 }
 
 // Data returns the payload of an event: the text of its data lines, joined by

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"strings"
-	"sync"
 	"testing"
 	"testing/iotest"
 
@@ -152,76 +151,6 @@ func TestEventsBuffered(t *testing.T) {
 		if b, err := e.Next(); err != nil || string(b) != "data: b\n\n" || e.Buffered() {
 			t.Errorf("%q: then %q, %v", tc.first, b, err)
 		}
-	}
-}
-
-// rooms is a reader that notes how much it was asked for: of text as much as
-// fits, and after it one event at a time.
-type rooms struct {
-	text  []byte
-	event string
-	asked []int
-}
-
-func (r *rooms) Read(p []byte) (int, error) {
-	r.asked = append(r.asked, len(p))
-	if len(r.text) > 0 {
-		n := copy(p, r.text)
-		r.text = r.text[n:]
-		return n, nil
-	}
-	return copy(p, r.event), nil
-}
-
-// An engine that is ahead is read in large pieces, and a stream that waits for
-// the next event holds no large buffer. Whatever the buffer, no byte is lost.
-func TestEventsAhead(t *testing.T) {
-	const event, many = "data: 0123456789012345678901234567890123456789\n\n", 2000
-	r := &rooms{text: bytes.Repeat([]byte(event), many), event: event}
-	e := NewEvents(nil, 1<<20).Lending(&sync.Pool{New: Lent})
-	for range 2 { // the second time with a buffer that has served
-		e.Reset(r, 1<<20)
-		for i := range many + 3 {
-			if got, err := e.Next(); err != nil || string(got) != event {
-				t.Fatalf("event %d: %q, %v", i, got, err)
-			}
-		}
-		if whole := len(event) * many / busy; len(r.asked) > whole+8 {
-			t.Errorf("%d reads for %d buffers of text and 3 events", len(r.asked), whole)
-		}
-		if last := r.asked[len(r.asked)-1]; last > usual || e.loan != nil {
-			t.Errorf("a stream that waits offers %d bytes, want at most %d, and has a lent buffer: %v", last, usual, e.loan != nil)
-		}
-		*r = rooms{text: bytes.Repeat([]byte(event), many), event: event}
-	}
-	for e.loan == nil { // left while the engine is ahead
-		if _, err := e.Next(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	e.Reset(strings.NewReader("data: a\n\n"), 64)
-	if got, err := e.Next(); err != nil || string(got) != "data: a\n\n" || e.loan != nil {
-		t.Errorf("the next stream: %q, %v, a lent buffer %v", got, err, e.loan != nil)
-	}
-}
-
-// An event that outgrows the lent buffer leaves it.
-func TestEventsOutgrow(t *testing.T) {
-	small, large := "data: a\n\n", "data: "+strings.Repeat("x", 100<<10)+"\n\n"
-	want := strings.Repeat(small, 1000) + large + small
-	e := NewEvents(strings.NewReader(want), 1<<20).Lending(&sync.Pool{New: Lent})
-	var got strings.Builder
-	for {
-		event, err := e.Next()
-		if err == io.EOF {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		got.Write(event)
-	}
-	if got.String() != want || e.loan != nil {
-		t.Errorf("%d bytes of %d, the same: %v; a lent buffer: %v", got.Len(), len(want), got.String() == want, e.loan != nil)
 	}
 }
 

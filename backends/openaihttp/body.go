@@ -12,12 +12,8 @@ import (
 	"aloft/backends/openai"
 )
 
-// events are readers of SSE with their buffers, loans what they take besides
-// while an engine is ahead of them.
-var (
-	events = sync.Pool{New: func() any { return openai.NewEvents(nil, bufferSize).Lending(&loans) }}
-	loans  = sync.Pool{New: openai.Lent}
-)
+// events are readers of SSE with their buffers.
+var events = sync.Pool{New: func() any { return openai.NewEvents(nil, bufferSize) }}
 
 var errClosed = errors.New("read after Close")
 
