@@ -21,6 +21,7 @@ type Variants interface {
 type VariantSpec struct {
 	Model     string            `json:"model"`
 	Name      string            `json:"name"`
+	Job       string            `json:"job,omitempty"` // the quantize job that made its file
 	GGUF      string            `json:"gguf,omitempty"`
 	Tokenizer string            `json:"tokenizer,omitempty"`
 	Command   []string          `json:"command,omitempty"`

@@ -95,7 +95,13 @@ func (s variantDesk) AddVariant(spec gateway.VariantSpec) (gateway.VariantObject
 	now := time.Now()
 	c := s.current.Load()
 	v := &kept{VariantSpec: spec, State: gateway.VariantCanary, Created: now, Changed: now}
-	err := vs.admit(c, v)
+	var err error
+	if v.Job != "" {
+		err = s.fromJob(&v.VariantSpec)
+	}
+	if err == nil {
+		err = vs.admit(c, v)
+	}
 	if err == nil {
 		err = invalidRule(spec.Rule)
 	}

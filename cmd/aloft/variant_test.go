@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"aloft/arbiter"
 	"aloft/gateway"
 	"aloft/gateway/variants"
+	"aloft/jobs"
 	"aloft/jobs/evaluation"
 )
 
@@ -74,6 +77,33 @@ func TestQualityOf(t *testing.T) {
 		got, err := qualityOf(c.result, "lm", c.measure)
 		if got != c.want || (err == nil) != (c.fault == "") || err != nil && !strings.Contains(err.Error(), c.fault) {
 			t.Errorf("%q: %+v, %v; want %+v, %q", c.measure, got, err, c.want, c.fault)
+		}
+	}
+}
+
+func TestArtefact(t *testing.T) {
+	file := write(t, "small.gguf", "12345")
+	result := func(kind, file string, size int) json.RawMessage {
+		return fmt.Appendf(nil, `{"version":1,"kind":%q,"file":%q,"type":"Q4_0","bytes_out":%d}`, kind, file, size)
+	}
+	done := jobs.Job{State: jobs.Succeeded, Course: jobs.Course{Result: result("quantization", file, 5)}}
+	var spec gateway.VariantSpec
+	if err := artefact(done, &spec); err != nil || spec.GGUF != file || spec.Name != "q4_0" {
+		t.Errorf("%+v, %v", spec, err)
+	}
+	for want, c := range map[string]struct {
+		state  jobs.State
+		result json.RawMessage
+		spec   gateway.VariantSpec
+	}{
+		"want one that has succeeded": {jobs.Failed, done.Result, gateway.VariantSpec{}},
+		"names no file":               {jobs.Succeeded, result("evaluation", file, 5), gateway.VariantSpec{}},
+		"no file of a quantization":   {jobs.Succeeded, nil, gateway.VariantSpec{}},
+		"no longer what it wrote":     {jobs.Succeeded, result("quantization", file, 6), gateway.VariantSpec{}},
+		"want no other beside it":     {jobs.Succeeded, done.Result, gateway.VariantSpec{GGUF: "/other.gguf"}},
+	} {
+		if err := artefact(jobs.Job{State: c.state, Course: jobs.Course{Result: c.result}}, &c.spec); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
 		}
 	}
 }

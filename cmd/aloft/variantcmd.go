@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -125,7 +126,8 @@ type variantAddCmd struct {
 	ruleFlags
 	Model     string            `arg:"" help:"Served model."`
 	Command   []string          `arg:"" optional:"" passthrough:"" help:"Engine command: the variant's argument list, after --."`
-	Name      string            `help:"Name of the variant, as q8." required:"" placeholder:"NAME"`
+	Name      string            `help:"Name of the variant, as q8; default: the type that --job has quantized to." placeholder:"NAME"`
+	Job       string            `help:"Quantize job whose file it is." placeholder:"JOB"`
 	GGUF      string            `name:"gguf" help:"Its GGUF file, on the server." placeholder:"FILE"`
 	Tokenizer string            `help:"Its vocabulary, if not the model's and not in the file." placeholder:"FILE"`
 	Env       map[string]string `help:"Engine command: environment besides the model's." placeholder:"NAME=VALUE"`
@@ -154,6 +156,14 @@ func (c *variantAddCmd) Run(ctx context.Context) error {
 	var err error
 	if spec.Rule, err = c.rule(); err != nil {
 		return err
+	}
+	switch {
+	case c.Job != "":
+		if spec.Job, err = c.client().findJob(ctx, c.Job); err != nil {
+			return err
+		}
+	case c.Name == "":
+		return errors.New("missing flags: --name=NAME")
 	}
 	for _, file := range []*string{&spec.GGUF, &spec.Tokenizer} {
 		if *file == "" || strings.HasPrefix(*file, "builtin:") {

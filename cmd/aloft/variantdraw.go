@@ -62,7 +62,7 @@ func drawVariant(w io.Writer, o gateway.VariantObject) {
 
 // lasting is what the configuration has to say of the model to be the variant.
 func lasting(o gateway.VariantObject) string {
-	text := "- name: " + o.Model
+	text := "- {name: " + o.Model
 	if o.GGUF != "" {
 		text += ", gguf: " + o.GGUF
 	}
@@ -75,7 +75,7 @@ func lasting(o gateway.VariantObject) string {
 	if len(o.Command) > 0 {
 		text += fmt.Sprintf(", command: %q", o.Command)
 	}
-	return text
+	return text + "}"
 }
 
 // drawGain shows what a promotion freed, by account of the ledger.

@@ -2,9 +2,14 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"aloft/arbiter"
@@ -171,6 +176,40 @@ func (s *server) evaluated(v *kept, e gateway.VariantEvaluation) (variants.Quali
 		return variants.Quality{}, err
 	}
 	return variants.Quality{}, &jobs.InvalidError{Param: "evaluation", Reason: fmt.Sprintf("job %s: %v", e.Job, err)}
+}
+
+// fromJob fills in what the job of a variant has made.
+func (s *server) fromJob(spec *gateway.VariantSpec) error {
+	j, err := s.jobs.Get(context.Background(), spec.Job)
+	if errors.Is(err, jobs.ErrNotFound) {
+		return err
+	}
+	if err == nil {
+		err = artefact(j, spec)
+	}
+	if err != nil {
+		return &jobs.InvalidError{Param: "job", Reason: fmt.Sprintf("job %s: %v", spec.Job, err)}
+	}
+	return nil
+}
+
+// artefact makes a variant of what a quantize job reports: its file, and its type
+// as a name where none is given.
+func artefact(j jobs.Job, spec *gateway.VariantSpec) error {
+	var q quantized
+	switch err := json.Unmarshal(j.Result, &q); {
+	case spec.GGUF != "" || len(spec.Command) > 0:
+		return errors.New("its file is what the variant runs: want no other beside it")
+	case j.State != jobs.Succeeded:
+		return fmt.Errorf("it is %s, want one that has succeeded", j.State)
+	case err != nil || q.Kind != "quantization" || !filepath.IsAbs(q.File):
+		return errors.New("its result names no file of a quantization")
+	}
+	if st, err := os.Stat(q.File); err != nil || st.Size() != q.BytesOut {
+		return fmt.Errorf("%s is no longer what it wrote", q.File)
+	}
+	spec.GGUF, spec.Name = q.File, cmp.Or(spec.Name, strings.ToLower(q.Type))
+	return nil
 }
 
 // qualityOf is what an evaluation says of a model and of what was asked beside it;

@@ -18,29 +18,31 @@ if aloft.resume_from:                                               # aloft
     state = torch.load(aloft.resume_from, map_location=device)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-    torch.set_rng_state(state["rng"].cpu())
     first = state["step"]
 
 for step in range(first + 1, steps + 1):
-    x = torch.randn(64, 32).to(device)
+    # Each member its own part of the data, the same again after a preemption.
+    draw = torch.Generator().manual_seed(seed * 1_000_003 + step * aloft.world + aloft.rank)
+    x = torch.randn(64, 32, generator=draw).to(device)
     loss = ((model(x) - x.sum(dim=1, keepdim=True)) ** 2).mean()
     optimizer.zero_grad()
     loss.backward()
-    stop = torch.tensor([float(aloft.due())])
+    stop = aloft.stopping()                                         # aloft
+    told = torch.tensor([float(stop or aloft.due()), float(stop)])
     if aloft.world > 1:
         for p in model.parameters():
             grad = p.grad.cpu()
             torch.distributed.all_reduce(grad)
             p.grad.copy_(grad / aloft.world)
-        torch.distributed.all_reduce(stop)  # all members save and stop at the same step
+        torch.distributed.all_reduce(told)  # all members save and stop at the same step
     optimizer.step()
-    if stop.item() and aloft.rank == 0:                             # aloft
+    if told[0] > 0:                                                 # aloft
         began, path = time.monotonic(), os.path.join(aloft.checkpoints, f"step-{step}.pt")
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(),
-                    "rng": torch.get_rng_state(), "step": step}, path + ".tmp")
-        os.replace(path + ".tmp", path)  # whole or not there
-        aloft.saved(path, step, steps, time.monotonic() - began)    # aloft
-    if stop.item() and aloft.stopping() and step < steps:           # aloft
+        if aloft.rank == 0:
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, path + ".tmp")
+            os.replace(path + ".tmp", path)  # whole or not there
+        aloft.saved(path, step, steps, time.monotonic() - began)    # aloft: on all members, rank 0's is heard
+    if told[1] > 0 and step < steps:                                # aloft
         aloft.requeue()                                             # aloft
     if step % 50 == 0:
         aloft.report(step=step, total=steps, loss=loss.item())      # aloft
