@@ -68,6 +68,7 @@ type book struct {
 	at    time.Duration
 	units [standings]int
 	idle  [2]int // slices that are idle and not moving: small, whole
+	rest  [2]int // the same in units
 	want  []wanted
 	// endless: the backlog waits always, and takes small slices.
 	endless bool
@@ -94,11 +95,8 @@ func (b *book) count(s *slot, as standing, by int) {
 		b.units[oversized] += by * (s.units - s.used)
 	}
 	if as == idleFree || as == idleAsleep {
-		if s.units == 1 {
-			b.idle[0] += by
-		} else {
-			b.idle[1] += by
-		}
+		b.idle[s.class] += by
+		b.rest[s.class] += by * s.units
 	}
 }
 
@@ -133,7 +131,7 @@ func (r *engine) advance() {
 	}
 	small, whole := b.endless, b.endless // whether a waiting job fits an idle slice of that shape
 	some := b.endless
-	units := b.idle[0] + scenario.SlicesPerGPU*b.idle[1] + b.units[reshaping]
+	units := b.rest[0] + b.rest[1] + b.units[reshaping]
 	for _, w := range b.want {
 		if w.jobs == 0 {
 			continue
@@ -149,10 +147,7 @@ func (r *engine) advance() {
 		}
 	}
 	for i, fits := range [2]bool{small, whole} {
-		t := time.Duration(b.idle[i]) * dt
-		if i == 1 {
-			t *= scenario.SlicesPerGPU
-		}
+		t := time.Duration(b.rest[i]) * dt
 		switch {
 		case fits:
 			b.kept += t

@@ -21,6 +21,8 @@ type machine struct {
 	family       gpu.Family
 	small, whole gpu.Shape
 	share        []int // by unit: the model that owns it in the static split; −1 = jobs
+	total        int   // units
+	node         *Node // in place of the two shapes; nil = there is none
 	reshape      time.Duration
 }
 
@@ -40,7 +42,8 @@ type device struct {
 type slot struct {
 	gpu.Slice
 	index  int // in slots
-	units  int // of the ledger: 1, or 7 for a whole GPU
+	units  int // of the ledger: 1, or 7 for a whole GPU; on a node its compute slices
+	class  int // of book.idle: 0, or 1 for a whole GPU
 	used   int // of them by the last job: a single slice may lie on a whole GPU
 	phase  arbiter.Phase
 	model  int    // whose replica loads, serves or drains here; −1 = none
@@ -69,6 +72,9 @@ func (r *engine) build() error {
 	if models > maxModels {
 		return fmt.Errorf("sim: %d models, want at most %d", models, maxModels)
 	}
+	if r.opt.Node != nil {
+		return r.buildNode(r.opt.Node)
+	}
 	family, err := familyOf(c)
 	if err != nil {
 		return err
@@ -83,7 +89,7 @@ func (r *engine) build() error {
 			return fmt.Errorf("sim: %w", err)
 		}
 	}
-	m.share = make([]int, c.Slices())
+	m.share, m.total = make([]int, c.Slices()), c.Slices()
 	u := 0
 	for i := range r.world.Traffic {
 		for range r.world.Traffic[i].Model.Static {
@@ -144,14 +150,14 @@ func (m *machine) shapeOf(layout []gpu.Placement) (whole, ok bool) {
 // split makes the slices of a GPU's present shape, idle and empty. The caller
 // lists them.
 func (r *engine) split(d *device) {
-	shape, units := r.small, 1
+	shape, units, class := r.small, 1, 0
 	if d.isWhole {
-		shape, units = r.whole, scenario.SlicesPerGPU
+		shape, units, class = r.whole, scenario.SlicesPerGPU, 1
 	}
 	for i, p := range r.machine.layout(d.isWhole) {
 		id := gpu.SliceID(d.index, i)
 		s := &slot{Slice: gpu.Slice{ID: id, UUID: "MIG-" + id + "-" + strconv.Itoa(d.version), GPU: d.index, Start: p.Start, Shape: shape},
-			units: units, phase: arbiter.Free, model: -1, since: r.now, standing: away}
+			units: units, class: class, phase: arbiter.Free, model: -1, since: r.now, standing: away}
 		r.byID[id] = s
 		r.slots = append(r.slots, s)
 	}
@@ -182,11 +188,11 @@ func (r *engine) relist() {
 // on lists the slices of a GPU.
 func (r *engine) on(d *device) []*slot {
 	from, _ := slices.BinarySearchFunc(r.slots, d.index, func(s *slot, g int) int { return s.GPU - g })
-	n := scenario.SlicesPerGPU
-	if d.isWhole {
-		n = 1
+	to := from
+	for to < len(r.slots) && r.slots[to].GPU == d.index {
+		to++
 	}
-	return r.slots[from : from+n]
+	return r.slots[from:to]
 }
 
 // refresh books, shows and checks a slice after anything about it has changed.

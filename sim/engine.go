@@ -20,6 +20,8 @@ type Options struct {
 	Injected           Injected
 	// Window is how far back latencies are judged, as arbiter.window says live; 0 = 10 s.
 	Window time.Duration
+	// Node takes the place of the scenario's cluster; nil = there is none.
+	Node *Node
 	// Progress is told of the simulated time once a simulated minute; nil = nobody.
 	Progress func(at, horizon time.Duration)
 }

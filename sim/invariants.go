@@ -53,12 +53,15 @@ func (r *engine) checkAll() {
 				r.breach("I3", "%s is %s on a GPU that is broken: %v", s.ID, s.phase, d.broken)
 			}
 		}
+		if r.node != nil {
+			continue // its placements are not ours
+		}
 		if err := r.family.Legal(on); err != nil { // no overlap, every placement legal
 			r.breach("I1/I2", "gpu %d: %v", d.index, err)
 		}
 	}
-	if units != len(r.share) {
-		r.breach("I3", "the slices are %d units of %d", units, len(r.share))
+	if units != r.total {
+		r.breach("I3", "the slices are %d units of %d", units, r.total)
 	}
 	booked := time.Duration(0)
 	for i, n := range r.book.units {
@@ -81,7 +84,7 @@ func (r *engine) checkAll() {
 // checkJobs: a foreground job is on its full width or on nothing.
 func (r *engine) checkJobs() {
 	for _, j := range r.shown {
-		if t := j.stint; t != nil && t.units != j.Width() && !j.backlog {
+		if t := j.stint; t != nil && r.node == nil && t.units != j.Width() && !j.backlog {
 			r.breach("I3", "%s runs on %d units of %d", j.ID, t.units, j.Width())
 		}
 		if j.kept < 0 || j.saved > j.kept {
@@ -100,7 +103,7 @@ func (r *engine) checkSum(accounts map[arbiter.Account]time.Duration) {
 			r.breach("ledger", "%s is %v", a, accounts[a])
 		}
 	}
-	if want := time.Duration(len(r.share)) * r.world.Horizon; sum != want {
+	if want := time.Duration(r.total) * r.world.Horizon; sum != want {
 		r.breach("ledger", "sums to %v, want %v (%d per GPU)", sum, want, scenario.SlicesPerGPU)
 	}
 }

@@ -122,6 +122,8 @@ func (r *engine) bring(m *move) string {
 		return fmt.Sprintf("there is no model %q", m.Model)
 	case len(m.slots) > 1:
 		return "a replica takes one slice"
+	case !r.suitsModel(s, m.Model):
+		return "the slice is too small"
 	case !s.idle():
 		return "the slice is " + string(s.phase)
 	case m.Action == arbiter.Wake && s.asleep&(1<<m.model) == 0:
@@ -262,6 +264,8 @@ func (r *engine) reclaim(m *move) string {
 		return fmt.Sprintf("there is no model %q", m.Model)
 	case len(m.slots) > 1:
 		return "a replica takes one slice"
+	case !r.suitsModel(s, m.Model):
+		return "the slice is too small"
 	case s.stint == nil:
 		return "no job is there"
 	case m.Job != "" && m.Job != s.stint.job.ID:

@@ -67,7 +67,8 @@ func (r *engine) place() {
 func (r *engine) describeModel(m *served) arbiter.Model {
 	t := m.traffic.Model
 	tail := p99Of(t.Start.Sigma)
-	a := arbiter.Model{Name: t.Name, Needs: r.small, Min: 1, Max: most(t.Static), Slots: t.Service.Slots,
+	needs, _ := r.needs(t.Name)
+	a := arbiter.Model{Name: t.Name, Needs: needs, Min: 1, Max: most(t.Static), Slots: t.Service.Slots,
 		Target: t.SLO.TTFTS.Duration(), Limits: arbiter.Limits{Static: t.Static},
 		Back: times(t.Start.WakeMedianS.Duration(), tail), Cold: times(t.Start.ColdMedianS.Duration(), tail)}
 	if t.Replicas.Max > 0 {
@@ -84,11 +85,11 @@ func times(d time.Duration, by float64) time.Duration { return time.Duration(flo
 // describe is what never changes of a job. How long it will run is told of files
 // alone, whose rows are counted; nobody knows it of the others.
 func (r *engine) describe(j *job) arbiter.Job {
-	a := arbiter.Job{ID: j.ID, Kind: kinds[j.Kind], Needs: r.small, MaxWidth: j.Slices, MinWidth: j.Slices, Tenant: "jobs",
+	a := arbiter.Job{ID: j.ID, Kind: kinds[j.Kind], Needs: r.needsOf(j), MaxWidth: j.Slices, MinWidth: j.Slices, Tenant: "jobs",
 		Created: epoch.Add(j.At), Grace: j.Grace, Restart: j.Start}
 	a.Leave = j.Stop
 	if j.GPUs > 0 {
-		a.Needs, a.MaxWidth, a.MinWidth = r.whole, j.GPUs, j.GPUs
+		a.MaxWidth, a.MinWidth = j.GPUs, j.GPUs
 	}
 	if j.Grace > 0 {
 		a.Save = times(j.Save.Median, p99Of(j.Save.Sigma))
@@ -136,6 +137,9 @@ func (r *engine) update(j *job, a *arbiter.Job) {
 
 // device is a GPU as an inventory lists it, without its slices.
 func (r *engine) device(d *device) gpu.Device {
+	if r.node != nil { // without a family nobody gives it other instances
+		return gpu.Device{Index: d.index, Model: r.node.Devices[d.index].Model, Health: health(!d.broken), Slices: r.deviceSlices(d), Modeled: true}
+	}
 	c := r.world.Scenario.Cluster
 	return gpu.Device{Index: d.index, Model: c.GPUModel, Family: r.family.Name, Bytes: r.family.Bytes, MIG: true,
 		Health: health(!d.broken), Slices: r.deviceSlices(d), Modeled: true}
@@ -161,6 +165,9 @@ func (r *engine) geometry(d *device) arbiter.GPU {
 	g := arbiter.GPU{Index: d.index, Server: d.server, Family: r.family.Name, Health: health(!d.broken)}
 	if d.version > 0 {
 		g.Reshaped = epoch.Add(d.reshaped)
+	}
+	if r.node != nil {
+		return g
 	}
 	for _, p := range r.machine.layout(d.isWhole) {
 		g.Mask |= p.Mask()

@@ -102,7 +102,8 @@ func (m *served) rows(now time.Duration) time.Duration {
 func (r *engine) credits() (c credit) {
 	for i := range r.serving {
 		m := &r.serving[i]
-		c.good, c.late = c.good+m.good, c.late+m.late
+		_, units := r.needs(m.traffic.Model.Name)
+		c.good, c.late = c.good+m.good*time.Duration(units), c.late+m.late*time.Duration(units)
 		if r.world.Rows {
 			c.rows += m.rows(r.now)
 		}

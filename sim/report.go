@@ -25,7 +25,7 @@ func (r *engine) result() *Result {
 		r.spans.close(r, s)
 	}
 	res := &Result{Scenario: r.world.Scenario.Name, Policy: r.opt.Name, Seed: r.world.Seed,
-		HorizonS: seconds(r.world.Horizon), Slices: len(r.share), Ledger: map[arbiter.Account]float64{},
+		HorizonS: seconds(r.world.Horizon), Slices: r.total, Ledger: map[arbiter.Account]float64{},
 		LendingCap: r.lowestCap, Looks: r.looking.count, Checks: r.checks, Incidents: r.incidents, IncidentsLeftOut: r.leftOut}
 	accounts := r.book.accounts(r.credits())
 	r.checkSum(accounts)
@@ -33,7 +33,7 @@ func (r *engine) result() *Result {
 		res.Ledger[a] = seconds(d)
 	}
 	useful := accounts[arbiter.ServingUseful] + accounts[arbiter.JobUseful]
-	res.Aloft = useful.Seconds() / (time.Duration(len(r.share)) * r.world.Horizon).Seconds()
+	res.Aloft = useful.Seconds() / (time.Duration(r.total) * r.world.Horizon).Seconds()
 	for i := range r.serving {
 		m := r.serving[i].result(r.world)
 		res.Models = append(res.Models, m)

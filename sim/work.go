@@ -106,9 +106,7 @@ func (r *engine) begin(j *job, on []*slot) {
 		}
 	}
 	for _, s := range on {
-		if s.used = 1; j.GPUs > 0 {
-			s.used = s.units
-		}
+		s.used = r.uses(j, s)
 		t.units += s.used
 		s.stint, s.phase = t, arbiter.JobStart
 		j.held = append(j.held, s.ID)
@@ -305,9 +303,9 @@ func (r *engine) kill(t *stint) {
 
 // fitsJob says why a job cannot start on slices; "" = it can.
 func (r *engine) fitsJob(j *job, on []*slot) string {
-	want, shape := j.Slices, r.small
+	want, shape := j.Slices, r.needsOf(j)
 	if j.GPUs > 0 {
-		want, shape = j.GPUs, r.whole
+		want = j.GPUs
 	}
 	if j.backlog {
 		want = 1
@@ -317,7 +315,7 @@ func (r *engine) fitsJob(j *job, on []*slot) string {
 	}
 	server := r.gpus[on[0].GPU].server
 	for _, s := range on {
-		if s.Shape.ComputeSlices < shape.ComputeSlices || s.Shape.MemorySlices < shape.MemorySlices {
+		if !suits(s.Shape, shape) {
 			return fmt.Sprintf("%s needs %s, %s is %s", j.ID, shape.Profile, s.ID, s.Shape.Profile)
 		}
 		if j.GPUs > 0 && j.GPUs <= r.world.Scenario.Cluster.ServerGPUs && r.gpus[s.GPU].server != server {
