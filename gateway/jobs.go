@@ -122,6 +122,8 @@ type jobTimes struct {
 	Cancelling *int64 `json:"cancelling_at"`
 	RetryAt    *int64 `json:"retry_at,omitempty"`
 	KeptUntil  *int64 `json:"kept_until,omitempty"`
+	// Ran is how long its ended runs took, without the time in the queue.
+	Ran float64 `json:"ran_seconds,omitempty"`
 }
 
 type jobProgress struct {
@@ -147,7 +149,7 @@ func (x *exchange) jobOf(j jobs.Job) jobObject {
 		jobTerms: jobTerms{Shape: j.Shape, MinWidth: j.MinWidth, MaxWidth: j.MaxWidth, Priority: j.Priority, Grace: j.Grace.Seconds(),
 			DependsOn: j.DependsOn, NotBefore: stamp(j.NotBefore), Deadline: stamp(j.Deadline), Expected: j.Expected.Seconds(),
 			KeepFor: j.KeepFor.Seconds(), Retries: j.Retries, Tried: j.Tried, Preemptions: j.Preemptions, Key: j.Idempotency, Schedule: j.Schedule},
-		jobTimes: jobTimes{j.Created.Unix(), stamp(j.Started), stamp(j.Finished), stamp(j.Cancelling), stamp(j.RetryAt), stamp(j.KeptUntil)},
+		jobTimes: jobTimes{j.Created.Unix(), stamp(j.Started), stamp(j.Finished), stamp(j.Cancelling), stamp(j.RetryAt), stamp(j.KeptUntil), j.Ran.Seconds()},
 	}
 	if l := j.Limits; l != (jobs.Limits{}) {
 		o.Limits = &jobLimits{l.CPUs, l.Memory, l.Disk, l.Log, l.RunTime.Seconds()}

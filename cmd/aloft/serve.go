@@ -183,12 +183,15 @@ func (s *server) background(name string, f func(context.Context)) {
 }
 
 // shape looks a profile up on this node; "" fits every slice.
-func (s *server) shape(profile string) (gpu.Shape, error) {
+func (s *server) shape(profile string) (gpu.Shape, error) { return shapeOn(s.devices, profile) }
+
+// shapeOn looks a profile up on devices; "" fits every slice.
+func shapeOn(devices []gpu.Device, profile string) (gpu.Shape, error) {
 	if profile == "" {
 		return gpu.Shape{}, nil
 	}
 	var have []string
-	for _, d := range s.devices {
+	for _, d := range devices {
 		for _, sl := range d.Slices {
 			if sl.Shape.Profile == profile {
 				return sl.Shape, nil
@@ -208,8 +211,11 @@ func (s *server) shape(profile string) (gpu.Shape, error) {
 }
 
 // room counts the slices of this node that are at least as large.
-func (s *server) room(needs gpu.Shape) (n int) {
-	for _, d := range s.devices {
+func (s *server) room(needs gpu.Shape) (n int) { return room(s.devices, needs) }
+
+// room counts the slices of devices that are at least as large.
+func room(devices []gpu.Device, needs gpu.Shape) (n int) {
+	for _, d := range devices {
 		for _, sl := range d.Slices {
 			if sl.Shape.ComputeSlices >= needs.ComputeSlices && sl.Shape.Bytes >= needs.Bytes {
 				n++

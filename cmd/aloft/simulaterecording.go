@@ -64,7 +64,7 @@ func (c *simulateRecording) text(config string) (text []byte, missing []string, 
 	if err != nil {
 		return nil, nil, err
 	}
-	s, missing, err := recordedWorld(cfg, rows, &status)
+	s, missing, err := recordedWorld(cfg, rows, &status, c.Out != "")
 	if err != nil {
 		return nil, nil, fmt.Errorf("simulate %s with --trace: %w", config, err)
 	}
@@ -74,6 +74,11 @@ func (c *simulateRecording) text(config string) (text []byte, missing []string, 
 	s["name"] = "recording-" + strings.TrimSuffix(filepath.Base(trace), filepath.Ext(trace))
 	text, err = yaml.Marshal(s)
 	head := "# A recording as a scenario. Replica starts and the backlog are those of the standard scenarios.\n"
+	for i := range cfg.Models {
+		if m := &cfg.Models[i]; c.Out != "" && !strings.HasPrefix(m.Shape, "1g.") {
+			head += fmt.Sprintf("# %s has slices of %q: aloft tune --scenario knows them from the configuration, aloft simulate plays slice_shape.\n", m.Name, m.Shape)
+		}
+	}
 	for _, m := range missing {
 		head += "# To be filled in: " + m + "\n"
 	}
@@ -81,7 +86,8 @@ func (c *simulateRecording) text(config string) (text []byte, missing []string, 
 }
 
 // recordedWorld is the scenario but for its name and where the arrivals are.
-func recordedWorld(cfg *Config, rows []arrivals.Record, status *Status) (map[string]any, []string, error) {
+// With anyShape the instances are no part of it.
+func recordedWorld(cfg *Config, rows []arrivals.Record, status *Status, anyShape bool) (map[string]any, []string, error) {
 	gpus := max(len(status.Devices), len(cfg.Node.Simulated))
 	length := rows[len(rows)-1].Offset + time.Second
 	var models []map[string]any
@@ -92,7 +98,7 @@ func recordedWorld(cfg *Config, rows []arrivals.Record, status *Status) (map[str
 		if !slices.ContainsFunc(rows, func(r arrivals.Record) bool { return r.Model == m.Name }) {
 			continue
 		}
-		if !strings.HasPrefix(m.Shape, "1g.") || shape != "" && m.Shape != shape {
+		if !anyShape && (!strings.HasPrefix(m.Shape, "1g.") || shape != "" && m.Shape != shape) {
 			return nil, nil, fmt.Errorf("model %s has shape %q: the simulator splits a GPU into seven slices of one 1g shape for all models, or leaves it whole", m.Name, m.Shape)
 		}
 		shape = m.Shape
@@ -111,6 +117,9 @@ func recordedWorld(cfg *Config, rows []arrivals.Record, status *Status) (map[str
 		return nil, nil, fmt.Errorf("neither the configuration nor --status says how many GPUs there are: give what aloft top --json says")
 	case serving > all:
 		return nil, nil, fmt.Errorf("what the models keep in mode static (static, else replicas.max) sums to %d, and %d GPUs have %d slices", serving, gpus, all)
+	}
+	if anyShape { // who plays it there brings the instances
+		shape = "1g.10gb"
 	}
 	family, whole, ok := nodeFamily(cfg, status, shape)
 	if !ok {
@@ -171,6 +180,11 @@ func serviceOf(m *ModelConfig, status *Status) (service, slo map[string]any, mis
 	for i := range status.Models {
 		if s := &status.Models[i]; s.Name == m.Name && len(s.Batching.Fits) > 0 {
 			fit := s.Batching.Fits[0]
+			for _, f := range s.Batching.Fits {
+				if f.Shape == m.Shape {
+					fit = f
+				}
+			}
 			service["alpha_ms"], service["beta_ms_per_token"], service["max_tokens"] = fit.Alpha, fit.Beta/1000, fit.Largest
 		}
 	}

@@ -29,6 +29,7 @@ type tuneCmd struct {
 	Recording string             `arg:"" optional:"" type:"existingfile" help:"Recording of aloft record; default: the newest in the data folder."`
 	Rate      map[string]float64 `help:"Tokens a second of one replica of a model that answers merged calls (repeatable); default: as a running server has fitted it." placeholder:"MODEL=TOKENS"`
 	Scenario  string             `type:"existingfile" help:"What aloft simulate --trace --scenario-out wrote of the recording, filled in: for models that generate, whose step times no server fits." placeholder:"FILE"`
+	Jobs      string             `type:"existingfile" help:"What aloft jobs list --json --limit=1000 said of the time; default: the jobs that a running server knows." placeholder:"FILE"`
 	Hours     float64            `help:"Replay the newest so many hours; laws are learned from what came before, if that is an hour or more." default:"6"`
 	Workers   int                `help:"Runs that go on at once; 0 = one for each CPU." default:"0"`
 	Live      string             `help:"The progress, on standard error: auto redraws a terminal, plain writes a line at times, none." default:"auto" enum:"auto,plain,none"`
@@ -65,10 +66,11 @@ func (c *tuneCmd) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	t := &tuning{conf: conf, Recording: filepath.Base(c.Recording), Cut: r.cut, Modelled: "replayed by the simulator (modelled): " + tuneLimits, workers: c.Workers}
+	t := &tuning{conf: conf, Recording: filepath.Base(c.Recording), Cut: r.cut, workers: c.Workers}
 	if err := c.worlds(ctx, t, r, dir); err != nil {
 		return err
 	}
+	t.limits()
 	view := newProgress(c.Live, os.Stderr, os.Getenv)
 	err = t.run(ctx, view)
 	view.close()
@@ -129,6 +131,13 @@ func (c *tuneCmd) worlds(ctx context.Context, t *tuning, r *heard, dir string) e
 	var status Status
 	_ = c.client().call(ctx, http.MethodGet, "/aloft/v1/status", nil, &status) // without a server the configuration must do
 	c.rated(&status)
+	known, err := c.recorded(ctx)
+	if err != nil {
+		return err
+	}
+	if t.node, err = tuneNode(ctx, t.conf, &status); err != nil {
+		return err
+	}
 	s, err := c.scenario(t.conf, r.rows, &status)
 	if err != nil {
 		return err
@@ -149,9 +158,14 @@ func (c *tuneCmd) worlds(ctx context.Context, t *tuning, r *heard, dir string) e
 	t.past = t.world
 	if before := max(0, from-tuneDays*24*time.Hour); from-before >= time.Hour {
 		t.Learned = (from - before).Hours()
-		t.past, err = part(s, filepath.Join(dir, "before.jsonl"), r.rows, stretch{before, from})
+		if t.past, err = part(s, filepath.Join(dir, "before.jsonl"), r.rows, stretch{before, from}); err != nil {
+			return err
+		}
 	}
-	return err
+	if !r.since.IsZero() {
+		t.queue(known, r.since.Add(from))
+	}
+	return nil
 }
 
 // rated takes --rate for what a server has fitted: calls of any size at that speed.
@@ -174,7 +188,7 @@ func (c *tuneCmd) scenario(conf *Config, rows []arrivals.Record, status *Status)
 	if len(rows) == 0 {
 		return nil, errors.New("tune: the recording has no requests of clients")
 	}
-	keys, missing, err := recordedWorld(conf, rows, status)
+	keys, missing, err := recordedWorld(conf, rows, status, true)
 	if err != nil {
 		return nil, fmt.Errorf("tune: %w", err)
 	}
@@ -250,6 +264,24 @@ func (c *tuneCmd) ledger(ctx context.Context, since time.Time) *Report {
 	return &r
 }
 
+// limits says what a replay cannot know.
+func (t *tuning) limits() {
+	t.Modelled = "replayed by the simulator (modelled): " + tuneLimits
+	if t.Jobs > 0 {
+		t.Modelled += fmt.Sprintf("the %d jobs that were recorded, which run as long as they did, and start, save and stop as in the standard scenarios", t.Jobs)
+	} else {
+		t.Modelled += "jobs a queue that never ends, since none are recorded of these hours"
+	}
+}
+
+// queued is how long jobs waited; a queue that never ends always waits.
+func (t *tuning) queued(r tuneRun) string {
+	if t.Jobs == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f", r.Queued)
+}
+
 // draw writes the table and what is proposed.
 func (t *tuning) draw(w io.Writer) {
 	fmt.Fprintf(w, "%s: %.1f h of it %s\n", t.Recording, t.Hours, t.Modelled)
@@ -264,15 +296,18 @@ func (t *tuning) draw(w io.Writer) {
 	if l := t.Ledger; l != nil {
 		fmt.Fprintf(w, "the ledger since it began, as booked live: aloft ratio %.3f, mode %s\n", l.Aloft, l.Mode)
 	}
-	fmt.Fprintf(w, "\n%-44s %7s %7s %9s %8s %7s %9s\n", "setting", "aloft", "lent h", "attain. %", "caused", "lost %", "reclaims")
+	if t.LeftOut > 0 {
+		fmt.Fprintf(w, "%d jobs are left out: this node has no slice of their shape\n", t.LeftOut)
+	}
+	fmt.Fprintf(w, "\n%-44s %7s %7s %9s %8s %7s %9s %8s\n", "setting", "aloft", "lent h", "attain. %", "caused", "lost %", "reclaims", "queued s")
 	for _, r := range t.Runs {
 		mark := ""
 		if !r.Safe {
 			mark = "  too risky"
 		}
-		fmt.Fprintf(w, "%-44s %7.3f %7.1f %9.2f %8.1f %7.2f %5d/%-3d%s\n", r.Name, r.Aloft, r.LentH, 100*r.Attainment, r.Caused, 100*r.Lost, r.Kept, r.Broken, mark)
+		fmt.Fprintf(w, "%-44s %7.3f %7.1f %9.2f %8.1f %7.2f %5d/%-3d %8s%s\n", r.Name, r.Aloft, r.LentH, 100*r.Attainment, r.Caused, 100*r.Lost, r.Kept, r.Broken, t.queued(r), mark)
 	}
-	fmt.Fprint(w, "\naloft: useful slice time over all. lent h: slice-hours that jobs held. attain.: of the worst model. caused: misses\nper 100,000 requests that a static split would not have had. reclaims: within their bound / broken.\n")
+	fmt.Fprint(w, "\naloft: useful slice time over all. lent h: slice-hours that jobs held. attain.: of the worst model. caused: misses\nper 100,000 requests that a static split would not have had. reclaims: within their bound / broken.\nqueued: of the recorded jobs, on average.\n")
 	for _, m := range t.Models {
 		fmt.Fprintf(w, "\n%s, law at risk %s: ready are level + %.2f × level^%g replicas, never below %.2f, held %v; in the past it would have lent %.2f replicas on average and made %.4f %% of the work late\n",
 			m.Name, m.Risk, m.Fast, m.Power, m.Floor, m.Hold, max(0, m.Lent), 100*m.Late)

@@ -8,13 +8,12 @@ import (
 
 	"aloft/arbiter"
 	"aloft/sim"
-	"aloft/sim/rivals"
 	"aloft/sim/scenario"
 	"aloft/sim/study"
 )
 
 // tuneLimits is what a replay cannot know.
-const tuneLimits = "arrivals as recorded, replicas as fast as the server has fitted them, starts and jobs those of the standard scenarios: a queue that never ends"
+const tuneLimits = "arrivals as recorded, replicas as fast as the server has fitted them, starts those of the standard scenarios, instances as they are; "
 
 // tuneSetting is one point of the grid.
 type tuneSetting struct {
@@ -38,6 +37,7 @@ type tuneRun struct {
 	Lost       float64 `json:"lost"`             // job work, over progress
 	Kept       int     `json:"reclaims_kept"`
 	Broken     int     `json:"reclaims_broken"`
+	Queued     float64 `json:"mean_queued_s"` // of the recorded jobs
 	Safe       bool    `json:"safe"`
 }
 
@@ -63,7 +63,9 @@ type tuning struct {
 	Recording string       `json:"recording"`
 	Cut       string       `json:"cut,omitempty"`
 	Hours     float64      `json:"replayed_h"`
-	Learned   float64      `json:"learned_from_h"` // before the replayed hours; 0 = from these
+	Jobs      int          `json:"recorded_jobs"`           // 0 = a queue that never ends stands for them
+	LeftOut   int          `json:"jobs_left_out,omitempty"` // no slice here is of their shape
+	Learned   float64      `json:"learned_from_h"`          // before the replayed hours; 0 = from these
 	Ledger    *Report      `json:"ledger,omitempty"`
 	Models    []tuneLaw    `json:"laws"`
 	Runs      []tuneRun    `json:"runs"` // static first, then the settings as they are
@@ -71,6 +73,7 @@ type tuning struct {
 
 	conf        *Config
 	world, past *scenario.World
+	node        *sim.Node
 	laws        map[arbiter.Risk]map[string]arbiter.Law
 	workers     int
 }
@@ -155,7 +158,9 @@ func (t *tuning) run(ctx context.Context, view *progress) error {
 			if err != nil {
 				return nil, err
 			}
-			return study.Simulate(ctx, w, p, sim.Options{Name: name, Window: t.conf.Arbiter.Window}, progress)
+			asked := *w // as drawn, with the jobs that were recorded
+			asked.Jobs, asked.Backlog = t.world.Jobs, t.world.Backlog
+			return study.Simulate(ctx, &asked, p, sim.Options{Name: name, Window: t.conf.Arbiter.Window, Node: t.node}, progress)
 		}})
 	if err != nil {
 		return err
@@ -174,18 +179,19 @@ func (t *tuning) run(ctx context.Context, view *progress) error {
 
 // policy is the arbiter with a setting of the grid, or the static split.
 func (t *tuning) policy(s *scenario.Scenario, all []tuneSetting, name string) (sim.Policy, error) {
-	i := slices.IndexFunc(all, func(x tuneSetting) bool { return x.Name == name })
-	if i < 0 {
-		return rivals.New(name)
+	x, a, mode := all[0], t.conf.Arbiter, arbiter.ModeStatic
+	if i := slices.IndexFunc(all, func(x tuneSetting) bool { return x.Name == name }); i >= 0 {
+		x, mode = all[i], arbiter.ModeLend
+	} else if name != study.Static {
+		return nil, fmt.Errorf("BUG: %q is no setting", name)
 	}
-	x, a := all[i], t.conf.Arbiter
 	var laws map[string]arbiter.Law
 	if x.Follows {
 		laws = t.laws[x.Risk]
 	}
 	o := sim.OursOptions(s, laws)
 	budget := o.Policy.Budget // of the simulated starts: the configured one is of the real ones
-	o.Policy = arbiter.Policy{Mode: arbiter.ModeLend, Risk: x.Risk, LendAbove: x.LendAbove, ReclaimBelow: x.ReclaimBelow, Hold: x.Hold, AfterReclaim: a.AfterReclaim,
+	o.Policy = arbiter.Policy{Mode: mode, Risk: x.Risk, LendAbove: x.LendAbove, ReclaimBelow: x.ReclaimBelow, Hold: x.Hold, AfterReclaim: a.AfterReclaim,
 		MinSamples: a.MinSamples, Rho: a.Rho, Spare: x.Spare, MaxEta: a.MaxEta, Budget: budget}
 	o.Guard, o.Plan, o.Geometry, o.RiseQuantile = a.Guard, a.Plan, max(a.Plan, geometryPeriod), x.Quantile
 	return sim.NewOurs(o)
@@ -197,6 +203,7 @@ func came(s tuneSetting, r, static *study.Run) tuneRun {
 	if n := len(r.Caused); n > 0 {
 		out.Caused = r.Caused[n-1].GrossPer
 	}
+	out.Queued = r.Jobs.Queueing.Mean
 	out.Kept, out.Broken, _ = r.Reclaimed()
 	out.Safe = out.Caused <= tuneCaused && out.Attainment >= lowest(static)-tuneAttain && out.Broken == 0
 	return out
