@@ -121,7 +121,11 @@ func openManager(dir string, o jobs.Options) (*jobs.Manager, func() error, error
 		store.Close()
 		return nil, nil, err
 	}
+	synced, _ := o.Files.(jobs.SyncedFiles)
 	o.Files, o.DataDir = store, dir
+	if p, ok := synced.FileStore.(*platter); ok {
+		p.FileStore, o.Files = store, synced
+	}
 	switch s := o.Store.(type) {
 	case *faulty:
 		s.Store = store

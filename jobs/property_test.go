@@ -253,7 +253,36 @@ func (w *propertyWorld) open(writes int) bool {
 	if err != nil && !errors.Is(err, errDead) {
 		w.t.Fatalf("open: %v (replay with ALOFT_SEED=%d)", err, w.seed)
 	}
+	if err == nil {
+		w.recovered()
+	}
 	return err == nil
+}
+
+// recovered looks at what a start-up made of the jobs: of those with processes
+// none runs, and each is where the wish that was stored for it says.
+func (w *propertyWorld) recovered() {
+	list, err := w.m.List(context.Background(), jobs.Filter{States: jobs.Unfinished()})
+	if err != nil {
+		if !errors.Is(err, errDead) {
+			w.fail("list: %v", err)
+		}
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, j := range list {
+		k := w.jobs[j.ID]
+		switch {
+		case j.Kind == jobs.KindBatch || k == nil: // its rows go on by themselves; or a schedule's, made just now
+		case !slices.Contains([]jobs.State{jobs.Queued, jobs.Waiting, jobs.Paused}, j.State):
+			w.fail("%s is %s after the start, and nothing runs yet", j.ID, j.State)
+		case k.cancelled:
+			w.fail("%s was to be cancelled and is %s after the start", j.ID, j.State)
+		case k.paused != (j.State == jobs.Paused):
+			w.fail("%s is %s after the start; paused before: %v", j.ID, j.State, k.paused)
+		}
+	}
 }
 
 // close ends a life; of a dead process nothing is left, which a process that goes
@@ -486,21 +515,43 @@ func (w *propertyWorld) deed() {
 		name := names[w.r.IntN(len(names))]
 		_, err := changes[name](ctx, some.ID)
 		w.answered(k, name, err)
-		if w.r.IntN(5) == 0 && !w.last { // while the wish is all there is
-			w.store.kill()
-		}
 	case what == 11 && k != nil:
 		w.answered(k, "delete", w.m.Delete(ctx, some.ID))
 	case what == 12 && k != nil:
 		w.answered(k, "preempt", w.m.Preempt(ctx, some.ID, 0))
 	case what == 13 && w.r.IntN(3) == 0 && !w.last:
 		w.store.kill()
+	case what == 14 && !w.last:
+		w.wish(open)
 	default:
 		w.lend(open)
 		time.Sleep(time.Duration(w.r.Int64N(int64(20 * time.Second))))
 		if w.r.IntN(20) == 0 {
 			time.Sleep(8 * time.Minute)
 		}
+	}
+}
+
+// wish asks for the end of a job that runs, and the process dies while the wish is
+// all there is.
+func (w *propertyWorld) wish(open []jobs.Job) {
+	w.lend(open)
+	for _, i := range w.r.Perm(len(open)) {
+		j, err := w.m.Get(context.Background(), open[i].ID)
+		if err != nil || j.Kind == jobs.KindBatch || j.State != jobs.Running {
+			continue
+		}
+		w.mu.Lock()
+		k := w.jobs[j.ID]
+		w.mu.Unlock()
+		name, ask := "pause", w.m.Pause
+		if w.r.IntN(3) == 0 {
+			name, ask = "cancel", w.m.Cancel
+		}
+		_, err = ask(context.Background(), j.ID)
+		w.answered(k, name, err)
+		w.store.kill()
+		return
 	}
 }
 

@@ -80,6 +80,12 @@ func openRowLog(dir string, b *Batch) (*rowLog, error) {
 			return nil, err
 		}
 	}
+	if l.size == [2]int64{} { // the names of both, before anything in them counts
+		if err := Sync(dir, filepath.Dir(filepath.Dir(dir))); err != nil {
+			l.close()
+			return nil, err
+		}
+	}
 	return l, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -254,12 +255,12 @@ func (s *server) openJobs(ctx context.Context) error {
 		return err
 	}
 	s.onStop("job store", func(context.Context) error { return s.store.Close() })
-	url := s.conf.Jobs.Blobs
-	if url == "" {
-		url = "file://" + filepath.ToSlash(s.path("blobs")) + "?metadata=skip&no_tmp_dir=true"
+	bucket := s.conf.Jobs.Blobs
+	if bucket == "" {
+		bucket = "file://" + filepath.ToSlash(s.path("blobs")) + "?metadata=skip&no_tmp_dir=true"
 	}
-	if s.blobs, err = blob.OpenBucket(ctx, url); err != nil {
-		return fmt.Errorf("open bucket %s: %w", url, err)
+	if s.blobs, err = blob.OpenBucket(ctx, bucket); err != nil {
+		return fmt.Errorf("open bucket %s: %w", bucket, err)
 	}
 	s.onStop("bucket", func(context.Context) error { return s.blobs.Close() })
 	schedules, err := s.conf.schedules()
@@ -269,12 +270,29 @@ func (s *server) openJobs(ctx context.Context) error {
 	if s.local, err = s.executor(ctx); err != nil {
 		return err
 	}
-	s.jobs, err = jobs.NewManager(jobs.Options{KeepFor: s.conf.Jobs.KeepFor, Schedules: schedules, Sessions: s.conf.sessions(), Store: s.store, Files: s.store, Blobs: s.blobs, Caller: caller{s},
+	s.jobs, err = jobs.NewManager(jobs.Options{KeepFor: s.conf.Jobs.KeepFor, Schedules: schedules, Sessions: s.conf.sessions(), Store: s.store, Files: durable(s.store, bucket), Blobs: s.blobs, Caller: caller{s},
 		Executor: s.local, Templates: s.conf.templates(), DataDir: s.data, Self: self,
 		BatchConcurrency: func(model string) int { return s.serving.concurrency(model, s.conf.Jobs.BatchRows) },
 		Serves:           func(model string) bool { return s.serving.set.Load().names[model] != nil },
 		OnChange:         func(jobs.Job) { s.arbiter.Kick() }}, s.log)
 	return err
+}
+
+// durable is the store of files for a bucket: what a folder holds is synced before
+// a record names it. Other buckets answer once a blob is safe.
+func durable(files jobs.FileStore, bucket string) jobs.FileStore {
+	u, err := url.Parse(bucket)
+	if err != nil || u.Scheme != "file" {
+		return files
+	}
+	folder := filepath.FromSlash(u.Path)
+	if u.Host == "." { // a relative path
+		folder = filepath.FromSlash(strings.TrimPrefix(u.Path, "/"))
+	}
+	folder = filepath.Clean(folder)
+	return jobs.SyncedFiles{FileStore: files, Sync: func(blob string) error {
+		return jobs.Sync(filepath.Join(folder, filepath.FromSlash(u.Query().Get("prefix")+blob)), folder)
+	}}
 }
 
 func (s *server) openPool(context.Context) error {

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -63,7 +64,11 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open job store %s: %w", path, err)
 	}
-	if err := prepare(db); err != nil {
+	err = prepare(db)
+	if err == nil {
+		err = jobs.Sync(path, filepath.Dir(path)) // of a new file, its name as well
+	}
+	if err != nil {
 		db.Close()
 		return nil, fmt.Errorf("open job store %s: %w", path, err)
 	}
